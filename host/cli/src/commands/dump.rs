@@ -1,0 +1,167 @@
+//! `coresift dump`: the main job.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use coresift_engine::dump::{self, Job};
+use coresift_engine::profile::{self, FilterUse, Node, Origin, Profile, Setting, Tree, Use, Value};
+use coresift_engine::progress::Progress;
+use coresift_engine::report::{Outcome, Report};
+use coresift_engine::{Error, Result};
+
+use crate::options::Common;
+use crate::terminal::{Mode, Terminal, print, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  coresift dump /proc/vmcore /var/crash/vmcore          profile kdump: LZO, zero pages out
+  coresift dump vmcore out --profile small              the smallest dump
+  coresift dump vmcore out --compress zstd:3            another codec and level for this once
+  coresift dump vmcore.zst out -d 0 --threads 1         every page, one thread, from a compressed file
+  coresift dump vmcore --dry-run --json                 how large would it be?
+
+The dump is written as OUTPUT.incomplete and renamed at the end. If the run is killed or the disk is full,
+OUTPUT.incomplete opens in crash, drgn and libkdumpfile as an incomplete dump.";
+
+/// Options of `coresift dump`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The input (a vmcore, also compressed with zstd or gzip), then the output; with --dry-run no output
+    #[arg(required = true, value_names = ["INPUT", "OUTPUT"], num_args = 1..)]
+    files: Vec<PathBuf>,
+    /// Profile by name or file
+    #[arg(long, value_name = "PROFILE", default_value = profile::DEFAULT)]
+    profile: String,
+    /// Dump level as makedumpfile's: 0 = every page, 1 = without zero pages
+    #[arg(short = 'd', long = "dump-level", value_name = "LEVEL")]
+    level: Option<u32>,
+    /// Compressor and level, e.g. lzo, zlib:6, zstd:3, none
+    #[arg(long, value_name = "NAME[:LEVEL]")]
+    compress: Option<String>,
+    /// Output format
+    #[arg(long, value_name = "NAME")]
+    writer: Option<String>,
+    /// Worker threads: a number or auto; never more than CPUs
+    #[arg(long, value_name = "N")]
+    threads: Option<String>,
+    /// Largest window into the input, e.g. 4MiB; 0 = read(2)
+    #[arg(long, value_name = "SIZE")]
+    map_size: Option<String>,
+    /// Stop when the output reaches this size; it opens as an incomplete dump
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<String>,
+    /// Do everything but write
+    #[arg(long)]
+    dry_run: bool,
+    /// Overwrite an existing output
+    #[arg(long)]
+    force: bool,
+    /// Override any key of the profile, e.g. compress.level=3 (may be given more than once)
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// How progress is shown
+    #[arg(long, value_enum, default_value_t = Mode::Auto, value_name = "MODE")]
+    progress: Mode,
+    /// Exit with 3 if the dump is incomplete, 4 if it is degraded
+    #[arg(long)]
+    strict_exit: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args, common: &Common) -> Result<u8> {
+    let (inputs, output) = files(args)?;
+    let mut profile = profile::open(&args.profile, &settings(args)?)?;
+    if let Some(level) = args.level {
+        set_level(&mut profile, level)?;
+    }
+    let json = common.json || profile.json;
+    let terminal: Arc<dyn Progress> = Arc::new(Terminal::new(args.progress));
+    let job = Job { inputs, output, force: args.force, profile };
+    let report = dump::run(&job, &common.registry(), &terminal)?;
+    drop(terminal);
+    if json { print_json(&report) } else { print(&text(&report)) }
+    Ok(match report.outcome {
+        _ if !args.strict_exit => 0,
+        Outcome::Complete => 0,
+        Outcome::Incomplete => 3,
+        Outcome::Degraded => 4,
+    })
+}
+
+/// Splits the positional arguments into inputs and output.
+fn files(args: &Args) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
+    match args.files.split_last() {
+        Some((only, [])) if args.dry_run => Ok((vec![only.clone()], None)),
+        Some((_, inputs @ [_, ..])) if args.dry_run => Ok((inputs.to_vec(), None)),
+        Some((output, inputs @ [_, ..])) => Ok((inputs.to_vec(), Some(output.clone()))),
+        _ => Err(Error::usage("no OUTPUT given").hint("coresift dump INPUT OUTPUT, or --dry-run to write nothing")),
+    }
+}
+
+/// The options that stand for profile keys; `--set` comes last and wins.
+fn settings(args: &Args) -> Result<Vec<Setting>> {
+    let mut settings = Vec::new();
+    let text = |t: &String| t.parse().map_or_else(|_| Value::Text(t.clone()), Value::Integer);
+    if let Some(compress) = &args.compress {
+        settings.push(compressor(compress)?);
+    }
+    let options = [
+        ("--writer", "output.writer", args.writer.as_ref()),
+        ("--threads", "engine.threads", args.threads.as_ref()),
+        ("--map-size", "engine.map_size", args.map_size.as_ref()),
+        ("--limit", "output.limit", args.limit.as_ref()),
+    ];
+    for (option, key, value) in options {
+        settings.extend(value.map(|v| Setting::option(&format!("{option} {v}"), key, text(v))));
+    }
+    for set in &args.set {
+        settings.push(Setting::parse(set)?);
+    }
+    Ok(settings)
+}
+
+/// `--compress NAME[:LEVEL]` replaces the whole section: levels and fallbacks of the profile belong to its own codec.
+fn compressor(argument: &str) -> Result<Setting> {
+    let option = format!("--compress {argument}");
+    let origin = Origin::Option(option.clone());
+    let (name, level) = argument.split_once(':').map_or((argument, None), |(n, l)| (n, Some(l)));
+    let node = |value| Node { value, origin: origin.clone() };
+    let mut table = Tree::default();
+    table.0.insert("plugin".into(), node(Value::Text(name.to_owned())));
+    if let Some(level) = level {
+        let number = level.parse().map_err(|_| {
+            Error::usage(format!("{option}: `{level}` is no level")).hint("for example --compress zstd:3; `coresift plugins show zstd` has the range")
+        })?;
+        table.0.insert("level".into(), node(Value::Integer(number)));
+    }
+    Ok(Setting::option(&option, "compress", Value::Table(table)))
+}
+
+/// Puts the zero filter in or takes it out; other filters of the profile stay.
+fn set_level(profile: &mut Profile, level: u32) -> Result<()> {
+    let is_zero = |f: &FilterUse| f.plugin.plugin == "zero";
+    match level {
+        0 => profile.filters.retain(|f| !is_zero(f)),
+        1 if profile.filters.iter().any(is_zero) => {}
+        1 => {
+            let plugin = Use { plugin: "zero".into(), origin: Some(Origin::Option("-d 1".into())), settings: Tree::default() };
+            profile.filters.insert(0, FilterUse { plugin, on_failure: None });
+        }
+        _ => {
+            let message = format!("-d {level}: this version knows dump levels 0 and 1");
+            return Err(Error::usage(message).hint("use -d 1: it drops zero pages and keeps everything else"));
+        }
+    }
+    Ok(())
+}
+
+fn text(report: &Report) -> String {
+    let head = match (&report.output, report.outcome, &report.incomplete_because) {
+        (None, ..) => "dry run: nothing was written".to_owned(),
+        (Some(name), Outcome::Complete, _) => format!("dump saved to {name}"),
+        (Some(name), Outcome::Degraded, _) => format!("dump saved to {name}, DEGRADED: see below"),
+        (Some(name), Outcome::Incomplete, why) => format!("INCOMPLETE dump saved to {name}: {}", why.as_deref().unwrap_or("unknown reason")),
+    };
+    format!("{head}\n{}", report.text())
+}

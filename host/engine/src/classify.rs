@@ -1,0 +1,213 @@
+//! SURVEY and CLASSIFY: which pages are RAM, and which of them go into the dump, block by block and in parallel.
+
+use std::collections::BTreeSet;
+
+use coresift_sdk::{Block, Erase, Extent, ExtentKind, RangeVerdict, Run, Stages, Survey, Verdict};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
+use crate::error::Result;
+use crate::image::Image;
+use crate::pack::RunningFilter;
+use crate::pageset::{BLOCK_PAGES, BlockBits, BlockSet, PageSet, set_bits};
+use crate::progress::Progress;
+use crate::report::{Issues, Tally};
+
+/// What a filter's survey found, sorted so that it can be looked up.
+#[derive(Debug, Default)]
+pub struct Surveyed {
+    ranges: Vec<RangeVerdict>,
+    erase: Vec<Erase>,
+}
+
+impl Survey for Surveyed {
+    fn ranges(&mut self, ranges: &[RangeVerdict]) {
+        self.ranges.extend_from_slice(ranges);
+    }
+
+    fn erase(&mut self, patches: &[Erase]) {
+        self.erase.extend(patches.iter().filter(|p| p.len > 0));
+    }
+}
+
+/// Bytes to erase, by physical address; overlapping ones are all applied.
+#[derive(Debug, Default)]
+pub struct Patches {
+    sorted: Vec<Erase>,
+    longest: u64,
+}
+
+impl Patches {
+    fn new(mut patches: Vec<Erase>) -> Self {
+        patches.sort_by_key(|p| p.paddr);
+        let longest = patches.iter().map(|p| p.len).max().unwrap_or(0);
+        Self { sorted: patches, longest }
+    }
+
+    /// True if there is nothing to erase.
+    pub fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    /// The patches that touch `len` bytes from `paddr` on.
+    pub fn touching(&self, paddr: u64, len: u64) -> impl Iterator<Item = &Erase> {
+        let from = self.sorted.partition_point(|p| p.paddr.saturating_add(self.longest) <= paddr);
+        let end = paddr.saturating_add(len);
+        let near = self.sorted.get(from..).unwrap_or_default().iter().take_while(move |p| p.paddr < end);
+        near.filter(move |p| p.paddr.saturating_add(p.len) > paddr)
+    }
+}
+
+/// The result.
+#[derive(Debug, Default)]
+pub struct Classified {
+    /// RAM that the input has or left out
+    pub ram: PageSet,
+    /// pages to copy: what the input has less what filters excluded
+    pub dumped: PageSet,
+    /// pages that the input left out
+    pub absent: u64,
+    /// bytes that must not reach the output
+    pub patches: Patches,
+}
+
+/// One block's share of the result.
+struct Classed {
+    number: u64,
+    ram: BlockSet,
+    dumped: BlockSet,
+    absent: u64,
+}
+
+/// Asks filters for ranges, then classifies every block.
+///
+/// # Errors
+/// A filter failed that must not fail (it erases secrets, or the profile says `on_failure = "stop"`).
+pub fn classify(image: &Image, filters: &[RunningFilter], tally: &Tally, issues: &Issues, progress: &dyn Progress, parallel: bool) -> Result<Classified> {
+    let mut surveys = Vec::with_capacity(filters.len());
+    let mut patches = Vec::new();
+    for filter in filters {
+        let mut found = Surveyed::default();
+        if filter.stages.contains(Stages::SURVEY) {
+            let outcome = filter.filter.survey(&mut found);
+            filter.check(outcome, "survey", issues)?;
+        }
+        patches.append(&mut found.erase);
+        found.ranges.sort_by_key(|r| r.run.first_pfn);
+        surveys.push(found);
+    }
+    let context = Context { image, filters, surveys: &surveys, tally, issues, progress };
+    let numbers: Vec<u64> = block_numbers(&image.extents).into_iter().collect();
+    let blocks: Vec<Classed> = if parallel {
+        numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>()?
+    } else {
+        numbers.into_iter().map(|n| context.block(n)).collect::<Result<_>>()?
+    };
+    let absent = blocks.iter().map(|b| b.absent).sum();
+    let (ram, dumped): (Vec<_>, Vec<_>) = blocks.into_iter().map(|b| ((b.number, b.ram), (b.number, b.dumped))).unzip();
+    Ok(Classified { ram: PageSet::from_blocks(ram), dumped: PageSet::from_blocks(dumped), absent, patches: Patches::new(patches) })
+}
+
+fn block_numbers(extents: &[Extent]) -> BTreeSet<u64> {
+    extents.iter().flat_map(|e| e.first_pfn / BLOCK_PAGES..e.end_pfn().div_ceil(BLOCK_PAGES)).collect()
+}
+
+struct Context<'a> {
+    image: &'a Image,
+    filters: &'a [RunningFilter],
+    surveys: &'a [Surveyed],
+    tally: &'a Tally,
+    issues: &'a Issues,
+    progress: &'a dyn Progress,
+}
+
+impl Context<'_> {
+    fn block(&self, number: u64) -> Result<Classed> {
+        let base = number * BLOCK_PAGES;
+        let mut ram: BlockBits = [0; _];
+        let mut has: BlockBits = [0; _];
+        let mut absent = 0;
+        let extents = &self.image.extents;
+        let from = extents.partition_point(|e| e.end_pfn() <= base);
+        for e in extents.iter().skip(from).take_while(|e| e.first_pfn < base + BLOCK_PAGES) {
+            let (start, end) = (e.first_pfn.max(base) - base, e.end_pfn().min(base + BLOCK_PAGES) - base);
+            set_bits(&mut ram, start, end);
+            match e.kind {
+                ExtentKind::MAPPED | ExtentKind::ENCODED => set_bits(&mut has, start, end),
+                _ => absent += end - start,
+            }
+        }
+        if self.decides_here(base) {
+            self.exclude(base, &mut has)?;
+        }
+        self.progress.advance(BLOCK_PAGES);
+        Ok(Classed { number, ram: BlockSet::from_bits(&ram), dumped: BlockSet::from_bits(&has), absent })
+    }
+
+    /// True if any filter may have a verdict on a page of this block without its bytes.
+    fn decides_here(&self, base: u64) -> bool {
+        let classifies = self.filters.iter().any(|f| f.stages.contains(Stages::CLASSIFY));
+        classifies || self.surveys.iter().any(|s| s.ranges.iter().any(|r| overlap(&r.run, base).is_some()))
+    }
+
+    /// Takes the pages out that filters exclude.
+    fn exclude(&self, base: u64, has: &mut BlockBits) -> Result<()> {
+        let mut merged = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
+        let mut said_by = vec![0u8; BLOCK_PAGES as usize];
+        for ((index, filter), survey) in self.filters.iter().enumerate().zip(self.surveys) {
+            let mut own = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
+            for range in &survey.ranges {
+                let Some((start, end)) = overlap(&range.run, base) else { continue };
+                own.get_mut(start..end).unwrap_or_default().iter_mut().for_each(|v| *v = v.merge(range.verdict));
+            }
+            if filter.stages.contains(Stages::CLASSIFY) {
+                let block = Block::new(base, BLOCK_PAGES as u32, self.image.machine.page_shift);
+                let mut given = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
+                let outcome = filter.filter.classify(&block, &mut given);
+                if filter.check(outcome, &format!("block at PFN {base:#x}"), self.issues)? {
+                    own.iter_mut().zip(given).for_each(|(o, g)| *o = o.merge(g));
+                }
+            }
+            for ((m, by), own) in merged.iter_mut().zip(&mut said_by).zip(own) {
+                let own = filter.known(own, self.issues);
+                let joined = m.merge(own);
+                if joined != *m {
+                    (*m, *by) = (joined, index as u8);
+                }
+            }
+        }
+        let mut counts = self.tally.local();
+        for (i, (verdict, by)) in merged.iter().zip(&said_by).enumerate() {
+            let Some(word) = has.get_mut(i / 64) else { break };
+            let bit = 1u64 << (i % 64);
+            if verdict.excludes() && *word & bit != 0 {
+                *word &= !bit;
+                counts.exclude(usize::from(*by), *verdict);
+            }
+        }
+        self.tally.add(&counts);
+        Ok(())
+    }
+}
+
+/// The part of a run that lies in the block at `base`, as indexes.
+fn overlap(run: &Run, base: u64) -> Option<(usize, usize)> {
+    let (start, end) = (run.first_pfn.max(base), run.end_pfn().min(base + BLOCK_PAGES));
+    (start < end).then(|| ((start - base) as usize, (end - base) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patches_are_found_where_they_touch() {
+        let p = |paddr, len| Erase { paddr, len, fill: 0 };
+        let patches = Patches::new(vec![p(0x3000, 8), p(0x1ff8, 16), p(0x10, 0x2000)]);
+        let touching = |at| patches.touching(at, 0x1000).map(|p| p.paddr).collect::<Vec<_>>();
+        assert_eq!(touching(0), [0x10]);
+        assert_eq!(touching(0x1000), [0x10, 0x1ff8]);
+        assert_eq!(touching(0x2000), [0x10, 0x1ff8]);
+        assert_eq!(touching(0x3000), [0x3000]);
+        assert!(touching(0x4000).is_empty());
+    }
+}

@@ -1,0 +1,262 @@
+//! The whole run: profile → plugins → input → classify → copy → dump.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use coresift_sdk::{End, PageSet as Which, PageSets, Plan, Run, Setup, Writer};
+
+use crate::batch::Planner;
+use crate::budget;
+use crate::classify::{Classified, classify};
+use crate::error::{Error, Result};
+use crate::image::{Image, open_sources, services};
+use crate::pack::{Packing, RunningFilter};
+use crate::profile::{self, Plugins, Profile};
+use crate::progress::{Phase, Progress};
+use crate::registry::Registry;
+use crate::report::{Issues, Outcome, Pages, Report, Seconds, Tally};
+use crate::scheduler::{self, Writing};
+use crate::sink::{FileSink, Nothing, Output};
+
+/// Largest window if the profile says nothing: the size at which makedumpfile's authors found mapping /proc/vmcore best.
+pub const MAP_SIZE: u64 = 4 << 20;
+
+/// Version of the report's JSON schema.
+const SCHEMA: u32 = 1;
+
+/// What to do.
+#[derive(Debug)]
+pub struct Job {
+    /// the inputs
+    pub inputs: Vec<PathBuf>,
+    /// the dump; `None` = only count (dry run)
+    pub output: Option<PathBuf>,
+    /// overwrite an existing output
+    pub force: bool,
+    /// the checked profile
+    pub profile: Profile,
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// Nothing usable was written; if a part of a dump exists, the message says where.
+pub fn run(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Report> {
+    let started = Instant::now();
+    // Everything that can be known before the input is opened is checked before: a typo must not cost a dump.
+    let plugins = profile::resolve(&job.profile, registry, progress.as_ref())?;
+    if let Some(output) = &job.output {
+        FileSink::check(output, job.force)?;
+    }
+    let sources = open_sources(&job.inputs, progress.as_ref())?;
+    if let Some(output) = job.output.as_deref().filter(|o| sources.iter().any(|s| s.is_same_file(o))) {
+        return Err(Error::usage(format!("{} is both input and output", output.display())).hint("give another output name"));
+    }
+    let image = Arc::new(Image::open(sources, plugins.reader.clone(), registry, progress)?);
+    image.machine.warnings.iter().for_each(|w| progress.warn(w));
+    Dump { job, plugins, image, progress, started, issues: Issues::default() }.run()
+}
+
+/// A run whose plugins and input are open.
+struct Dump<'a> {
+    job: &'a Job,
+    plugins: Plugins,
+    image: Arc<Image>,
+    progress: &'a Arc<dyn Progress>,
+    started: Instant,
+    issues: Issues,
+}
+
+impl Dump<'_> {
+    fn run(self) -> Result<Report> {
+        let mut seconds = Seconds { open: self.started.elapsed().as_secs_f64(), ..Seconds::default() };
+        self.plugins.weakened.iter().for_each(|w| self.issues.add("profile", "", w));
+        let host = services(self.progress, Some(self.image.clone()));
+        let mut filters = Vec::new();
+        for chosen in &self.plugins.filters {
+            filters.extend(RunningFilter::start(chosen, &self.image, host.clone(), &self.issues)?);
+        }
+        let tally = Tally::new(filters.len());
+        let profile = &self.job.profile;
+        let budget = budget::plan(profile.threads, profile.map_size, profile.memory, self.image.machine.page_size());
+
+        let clock = Instant::now();
+        self.progress.phase(Phase::Classify, self.image.extents.iter().map(|e| e.pages).sum());
+        let classified = classify(&self.image, &filters, &tally, &self.issues, self.progress.as_ref(), budget.threads > 1)?;
+        seconds.classify = clock.elapsed().as_secs_f64();
+
+        let clock = Instant::now();
+        let mut output = self.output()?;
+        let mut writer = self.writer(&host)?;
+        let title = self.plugins.writer.plugin.title();
+        let sets = Sets { ram: &classified.ram, dumped: &classified.dumped };
+        self.progress.phase(Phase::Copy, classified.dumped.count());
+        let begun = writer.begin(&self.plan(&sets, &filters), output.as_mut());
+        begun.map_err(|e| self.unfinished(Error::plugin(&title, &e), output.as_ref(), 0))?;
+        let planner = Planner::new(&classified.dumped, &self.image.extents, self.image.machine.page_shift, budget.map_size);
+        let packing = Packing {
+            image: &self.image,
+            filters: &filters,
+            patches: &classified.patches,
+            compressor: self.plugins.compressor.as_ref(),
+            host: &host,
+            map_size: budget.map_size,
+            tally: &tally,
+            issues: &self.issues,
+        };
+        let mut writing = Writing { writer: writer.as_mut(), title: &title, output: output.as_mut(), progress: self.progress.as_ref(), pages: 0 };
+        let copied = scheduler::run(planner, &packing, &mut writing, budget);
+        let pages_written = writing.pages;
+        seconds.copy = clock.elapsed().as_secs_f64();
+
+        let incomplete_because = match copied {
+            Ok(()) => None,
+            // A size limit was asked for: what fits is the dump.
+            Err(e) if e.no_space && profile.limit.is_some_and(|limit| output.written().saturating_add(LIMIT_SLACK) >= limit) => Some(e.message),
+            Err(e) => return Err(self.unfinished(e, output.as_ref(), pages_written)),
+        };
+        let clock = Instant::now();
+        self.progress.phase(Phase::Sync, 0);
+        let end = End { incomplete: incomplete_because.is_some(), lost_pages: tally.total().lost };
+        let finished = writer.finish(&end, output.as_mut()).map_err(|e| Error::plugin(&title, &e));
+        finished.and_then(|()| output.finish()).map_err(|e| self.unfinished(e, output.as_ref(), pages_written))?;
+        seconds.sync = clock.elapsed().as_secs_f64();
+        seconds.total = self.started.elapsed().as_secs_f64();
+        Ok(self.report(&classified, &tally, &filters, Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads: budget.threads }))
+    }
+
+    fn output(&self) -> Result<Box<dyn Output>> {
+        Ok(match &self.job.output {
+            Some(name) => Box::new(FileSink::create(name, self.job.force, self.job.profile.limit)?),
+            None => Box::new(Nothing::default()),
+        })
+    }
+
+    fn writer(&self, host: &coresift_sdk::Host) -> Result<Box<dyn Writer>> {
+        let chosen = &self.plugins.writer;
+        let setup =
+            Setup { config: chosen.config.clone(), host: host.clone(), machine: Some(self.image.machine.clone()), sources: Vec::new() };
+        chosen.plugin.library.writer(setup).map_err(|e| Error::plugin(&chosen.plugin.title(), &e))
+    }
+
+    fn plan<'b>(&'b self, sets: &'b Sets<'b>, filters: &[RunningFilter]) -> Plan<'b> {
+        // Bit 1 of makedumpfile's dump level is what filter zero does.
+        let zero = filters.iter().any(|f| f.title == "filter zero");
+        Plan {
+            machine: &self.image.machine,
+            pages: sets,
+            dump_level: self.image.machine.dump_level | u32::from(zero),
+            codec: self.plugins.compressor.as_ref().map_or(0, |c| c.plugin.manifest.codec),
+            first_pfn: 0,
+            end_pfn: self.image.machine.max_pfn,
+            part: 0,
+            parts: 1,
+            written_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        }
+    }
+
+    /// The error of a run that ended while writing: it says what is left.
+    fn unfinished(&self, e: Error, output: &dyn Output, pages: u64) -> Error {
+        let Some(place) = output.place() else { return e };
+        let left = if pages > 0 {
+            format!("what was written opens as an incomplete dump: {}", place.display())
+        } else {
+            let _ = std::fs::remove_file(place);
+            "nothing usable was written".to_owned()
+        };
+        let hint = if e.no_space {
+            "make room, choose a smaller profile (--profile small), or set --limit"
+        } else {
+            e.hint.as_str()
+        };
+        let hint = if hint.is_empty() { left } else { format!("{hint}; {left}") };
+        Error { hint, ..e }
+    }
+
+    fn report(&self, classified: &Classified, tally: &Tally, filters: &[RunningFilter], written: Written) -> Report {
+        let classes = tally.classes(filters);
+        let of = |zero: bool| classes.iter().filter(|c| (c.class == "zero") == zero).map(|c| c.pages).sum();
+        let total = tally.total();
+        let (zero, excluded, lost): (u64, u64, u64) = (of(true), of(false), total.lost);
+        let ram = classified.ram.count();
+        let not_written = classified.dumped.count() - written.pages.min(classified.dumped.count());
+        let gone = classified.absent + excluded + zero + lost + not_written;
+        let pages = Pages { ram, absent: classified.absent, excluded, zero, stored: ram.saturating_sub(gone), lost, not_written };
+        if lost > 0 {
+            self.issues.add("input", "", &format!("{lost} pages could not be read"));
+        }
+        let issues = self.issues.list();
+        let outcome = match (&written.incomplete_because, issues.is_empty()) {
+            (Some(_), _) => Outcome::Incomplete,
+            (None, false) => Outcome::Degraded,
+            (None, true) => Outcome::Complete,
+        };
+        let title = |c: &profile::Chosen| c.plugin.title();
+        let mut plugins = vec![self.image.plugin.title()];
+        plugins.extend(self.plugins.filters.iter().map(|f| title(&f.chosen)));
+        plugins.extend(self.plugins.compressor.iter().map(title));
+        plugins.push(title(&self.plugins.writer));
+        Report {
+            schema: SCHEMA,
+            outcome,
+            incomplete_because: written.incomplete_because,
+            inputs: self.job.inputs.iter().map(|p| p.display().to_string()).collect(),
+            output: self.job.output.as_ref().map(|p| p.display().to_string()),
+            profile: self.job.profile.name.clone(),
+            plugins,
+            page_size: self.image.machine.page_size(),
+            pages,
+            classes,
+            bytes_read: total.bytes_read,
+            bytes_written: written.bytes,
+            seconds: written.seconds,
+            threads: written.threads,
+            peak_memory: budget::peak_memory(),
+            issues,
+            warnings: self.image.machine.warnings.clone(),
+        }
+    }
+}
+
+/// A limit counts as reached when no further batch fits.
+const LIMIT_SLACK: u64 = 2 * crate::batch::BATCH_BYTES as u64;
+
+/// What the copy phase leaves for the report.
+struct Written {
+    pages: u64,
+    bytes: u64,
+    incomplete_because: Option<String>,
+    seconds: Seconds,
+    threads: usize,
+}
+
+/// The sets of pages as a writer asks for them.
+struct Sets<'a> {
+    ram: &'a crate::pageset::PageSet,
+    dumped: &'a crate::pageset::PageSet,
+}
+
+impl Sets<'_> {
+    fn of(&self, which: Which) -> &crate::pageset::PageSet {
+        match which {
+            Which::Ram => self.ram,
+            Which::Dumped => self.dumped,
+        }
+    }
+}
+
+impl PageSets for Sets<'_> {
+    fn bitmap(&self, which: Which, first_pfn: u64, out: &mut [u8]) {
+        self.of(which).bitmap(first_pfn, out);
+    }
+
+    fn runs(&self, which: Which, from_pfn: u64, out: &mut [Run]) -> usize {
+        let mut runs = self.of(which).runs(from_pfn);
+        out.iter_mut().zip(&mut runs).map(|(slot, run)| *slot = run).count()
+    }
+
+    fn count(&self, which: Which) -> u64 {
+        self.of(which).count()
+    }
+}

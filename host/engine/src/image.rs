@@ -1,0 +1,256 @@
+//! Image: an opened input. The reader plugin said what it is and where its pages are; what it said is checked here once.
+
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use coresift_kernel::Vmcoreinfo;
+use coresift_sdk::abi::{AbiInterface, HostServices};
+use coresift_sdk::host::{PHYSICAL_MEMORY, PhysicalMemoryTable};
+use coresift_sdk::{Config, Extent, ExtentKind, Host, Kind, Machine, Reader, Score, Setup};
+
+use crate::error::{Error, Result};
+use crate::profile::Chosen;
+use crate::progress::Progress;
+use crate::registry::{Plugin, Registry};
+use crate::source::Source;
+
+/// Page sizes that Linux has: 4 KiB to 1 MiB bound what a reader may claim.
+const PAGE_SHIFTS: std::ops::RangeInclusive<u32> = 12..=20;
+
+/// An opened input.
+pub struct Image {
+    /// the input files
+    pub sources: Vec<Arc<Source>>,
+    /// the plugin that reads it
+    pub plugin: Arc<Plugin>,
+    /// why this plugin
+    pub why: String,
+    /// what it says of the machine
+    pub machine: Arc<Machine>,
+    /// RAM and where its bytes are: ascending, not overlapping, none empty
+    pub extents: Vec<Extent>,
+    reader: Box<dyn Reader>,
+}
+
+/// What the readers say of an input.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// name of the reader
+    pub reader: String,
+    /// its answer, or what went wrong with asking
+    pub answer: Result<Score>,
+}
+
+/// Opens the input files.
+///
+/// # Errors
+/// See [`Source::open`].
+pub fn open_sources(paths: &[PathBuf], progress: &dyn Progress) -> Result<Vec<Arc<Source>>> {
+    paths.iter().map(|p| Source::open(p, progress).map(Arc::new)).collect()
+}
+
+/// Asks every reader about an input; best first.
+pub fn candidates(registry: &Registry, sources: &[Arc<Source>]) -> Vec<(Arc<Plugin>, Candidate)> {
+    let given: Vec<_> = sources.iter().map(|s| coresift_sdk::Source::new(s.clone())).collect();
+    let (plugins, _) = registry.all(Kind::Reader);
+    let mut asked: Vec<_> = plugins
+        .into_iter()
+        .map(|plugin| {
+            let answer = plugin.library.probe(&given).map_err(|e| Error::plugin(&plugin.title(), &e));
+            let reader = plugin.manifest.name.clone();
+            (plugin, Candidate { reader, answer })
+        })
+        .collect();
+    asked.sort_by_key(|(_, c)| std::cmp::Reverse(c.answer.as_ref().map_or(0, |s| s.percent)));
+    asked
+}
+
+fn pick(registry: &Registry, sources: &[Arc<Source>]) -> Result<(Chosen, String)> {
+    let asked = candidates(registry, sources);
+    let name = sources.first().map(|s| s.path().display().to_string()).unwrap_or_default();
+    let score = |c: &Candidate| c.answer.as_ref().map_or(0, |s| s.percent);
+    if asked.is_empty() {
+        let (_, refused) = registry.all(Kind::Reader);
+        let why = refused.first().map_or("no reader plugin was found".to_owned(), |r| r.error.message.clone());
+        return Err(Error::failed(format!("no reader for {name}: {why}")).hint("give the folder of the plugins with --plugin-dir"));
+    }
+    let (best, rest) = match asked.split_first() {
+        Some((best, rest)) if score(&best.1) > 0 => (best, rest),
+        _ => {
+            let reason = |c: &Candidate| match &c.answer {
+                Ok(s) => format!("reader {}: {}", c.reader, s.reason),
+                Err(e) => e.message.clone(),
+            };
+            let reasons: Vec<_> = asked.iter().map(|(_, c)| reason(c)).collect();
+            return Err(Error::failed(format!("{name}: format not recognised ({})", reasons.join("; ")))
+                .hint("give a vmcore: /proc/vmcore, or a file that kdump, virsh dump or QEMU's dump-guest-memory wrote"));
+        }
+    };
+    if let Some(tie) = rest.first().filter(|r| score(&r.1) == score(&best.1)) {
+        let message = format!("{name}: readers {} and {} both claim it", best.1.reader, tie.1.reader);
+        return Err(Error::failed(message).hint("choose one with --set input.reader=NAME"));
+    }
+    let why = best.1.answer.as_ref().map(|s| s.reason.clone()).unwrap_or_default();
+    let config = best.0.manifest.configure(&[]).map_err(|e| Error::plugin(&best.0.title(), &e))?;
+    Ok((Chosen { plugin: best.0.clone(), config }, why))
+}
+
+impl Image {
+    /// Opens an input with the reader chosen, or with the one that knows it best.
+    ///
+    /// # Errors
+    /// No reader knows it, or the reader cannot open it.
+    pub fn open(sources: Vec<Arc<Source>>, reader: Option<Chosen>, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Self> {
+        let (Chosen { plugin, config }, why) = match reader {
+            Some(chosen) => (chosen, "named by the profile".to_owned()),
+            None => pick(registry, &sources)?,
+        };
+        Self::open_with(sources, plugin, config, why, progress)
+    }
+
+    fn open_with(sources: Vec<Arc<Source>>, plugin: Arc<Plugin>, config: Config, why: String, progress: &Arc<dyn Progress>) -> Result<Self> {
+        let given = sources.iter().map(|s| coresift_sdk::Source::new(s.clone())).collect();
+        let setup = Setup { config, host: services(progress, None), machine: None, sources: given };
+        let name = sources.first().map(|s| s.path().display().to_string()).unwrap_or_default();
+        let reader = plugin.library.reader(setup).map_err(|e| {
+            let e = Error::plugin(&plugin.title(), &e);
+            if e.message.contains(&name) { e } else { Error { message: format!("{name}: {}", e.message), ..e } }
+        })?;
+        let mut machine = reader.machine();
+        let bad = |what: String| Error::failed(format!("{}: {}: {what}", name, plugin.title())).hint("this is a bug of the plugin: report it to its author");
+        if !PAGE_SHIFTS.contains(&machine.page_shift) {
+            return Err(bad(format!("claims pages of 2^{} bytes", machine.page_shift)));
+        }
+        let extents = reader.extents();
+        check_extents(&extents, sources.len(), machine.page_shift).map_err(bad)?;
+        machine.max_pfn = machine.max_pfn.max(extents.last().map_or(0, Extent::end_pfn));
+        machine.warnings.extend(sources.iter().flat_map(|s| s.warnings.clone()));
+        Ok(Self { sources, plugin, why, machine: Arc::new(machine), extents, reader })
+    }
+
+    /// The VMCOREINFO of the crashed kernel, empty if the input has none.
+    pub fn vmcoreinfo(&self) -> Vmcoreinfo {
+        Vmcoreinfo::parse(&self.machine.vmcoreinfo)
+    }
+
+    /// The extent that holds a PFN.
+    pub fn extent_of(&self, pfn: u64) -> Option<&Extent> {
+        let i = self.extents.partition_point(|e| e.end_pfn() <= pfn);
+        self.extents.get(i).filter(|e| e.first_pfn <= pfn)
+    }
+
+    /// The reader, for pages that it makes.
+    pub fn reader(&self) -> &dyn Reader {
+        self.reader.as_ref()
+    }
+
+    /// Reads one page's bytes into `page`; false if the input does not have it.
+    pub fn read_page(&self, pfn: u64, page: &mut [u8]) -> bool {
+        let Some(extent) = self.extent_of(pfn) else { return false };
+        match extent.kind {
+            ExtentKind::MAPPED => {
+                let offset = extent.offset + ((pfn - extent.first_pfn) << self.machine.page_shift);
+                let source = self.sources.get(extent.source as usize);
+                source.is_some_and(|s| s.read_up_to(offset, page).0 == page.len())
+            }
+            ExtentKind::ENCODED => {
+                let mut present = [false];
+                self.reader.read_pages(&[pfn], page, &mut present).is_ok() && present == [true]
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads physical memory; stops at the first page that the input does not have.
+    pub fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
+        let page_size = self.machine.page_size();
+        let mut page = vec![0u8; page_size];
+        let mut done = 0;
+        while done < buf.len() {
+            let Some(at) = paddr.checked_add(done as u64) else { break };
+            if !self.read_page(at >> self.machine.page_shift, &mut page) {
+                break;
+            }
+            let within = (at & (page_size as u64 - 1)) as usize;
+            let n = (page_size - within).min(buf.len() - done);
+            let (Some(to), Some(from)) = (buf.get_mut(done..done + n), page.get(within..within + n)) else { break };
+            to.copy_from_slice(from);
+            done += n;
+        }
+        done
+    }
+
+    /// True if one of the inputs is this file.
+    pub fn is_input(&self, path: &Path) -> bool {
+        self.sources.iter().any(|s| s.is_same_file(path))
+    }
+}
+
+/// Nothing a plugin says is trusted: the rest of the engine relies on order and bounds.
+fn check_extents(extents: &[Extent], sources: usize, page_shift: u32) -> Result<(), String> {
+    let mut end = 0;
+    for e in extents {
+        if e.pages == 0 || e.first_pfn < end {
+            return Err(format!("its extents do not ascend at PFN {:#x}", e.first_pfn));
+        }
+        // Physical addresses are 64 bits wide, and so are offsets.
+        let bytes = e.pages.checked_shl(page_shift).filter(|b| b >> page_shift == e.pages);
+        let last = e.first_pfn.checked_add(e.pages).filter(|l| *l <= 1 << (64 - page_shift));
+        let (Some(bytes), Some(last)) = (bytes, last) else {
+            return Err(format!("its extent at PFN {:#x} is beyond 64 bits", e.first_pfn));
+        };
+        end = last;
+        if e.kind == ExtentKind::MAPPED && (e.source as usize >= sources || e.offset.checked_add(bytes).is_none()) {
+            return Err(format!("its extent at PFN {:#x} lies in no input", e.first_pfn));
+        }
+    }
+    Ok(())
+}
+
+/// The services of the host for one plugin.
+struct Services {
+    progress: Arc<dyn Progress>,
+    image: Option<Arc<Image>>,
+    cancelled: AtomicBool,
+}
+
+/// Makes the host object for a plugin; with an image, the plugin may read physical memory.
+pub fn services(progress: &Arc<dyn Progress>, image: Option<Arc<Image>>) -> Host {
+    Host::new(Arc::new(Services { progress: progress.clone(), image, cancelled: AtomicBool::new(false) }))
+}
+
+static PHYSICAL_MEMORY_TABLE: PhysicalMemoryTable = PhysicalMemoryTable { read: read_physical };
+
+/// `object` is the `Services` that gave the table out.
+unsafe extern "C" fn read_physical(object: *const c_void, paddr: u64, buf: *mut u8, len: usize) -> i64 {
+    // SAFETY: by the contract of `AbiHost::interface`, `object` is what stood beside the table: a `Services` that lives
+    // as long as the plugin's host object, which the SDK's `PhysicalMemory` keeps alive.
+    let services = unsafe { &*object.cast::<Services>() };
+    // SAFETY: by the contract of `PhysicalMemoryTable::read`, `buf` is valid for writes of `len` bytes.
+    let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
+    let read = services.image.as_ref().map_or(0, |image| image.read_physical(paddr, buf));
+    if read == 0 && len > 0 { -i64::from(libc::ENXIO) } else { i64::try_from(read).unwrap_or(i64::MAX) }
+}
+
+impl HostServices for Services {
+    fn log(&self, level: u32, message: &str) {
+        if level <= coresift_sdk::Level::Warning as u32 { self.progress.warn(message) } else { self.progress.note(message) }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        if (name, version) != PHYSICAL_MEMORY || self.image.is_none() {
+            return None;
+        }
+        Some(AbiInterface {
+            table: (&raw const PHYSICAL_MEMORY_TABLE).cast(),
+            size: size_of::<PhysicalMemoryTable>(),
+            object: std::ptr::from_ref(self).cast(),
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! # coresift-engine: the host
+//!
+//! Reads a vmcore through plugins and writes a dump. Data goes one way, and each stage is one module:
+//!
+//! [`source`] (bytes of a file) → a reader plugin → [`image`] (pages and where they are) → [`classify`] (verdicts per
+//! block) → [`batch`], [`load`], [`pack`] (pages in batches: read, filtered, compressed, in parallel) → [`scheduler`]
+//! (back into PFN order) → a writer plugin → [`sink`] (the output file).
+//!
+//! Around it: [`registry`] finds plugins, [`profile`] chooses them, [`dump`] runs the whole, [`info`] only looks,
+//! [`report`] says what was done, [`progress`] shows it, [`budget`] keeps memory bounded.
+
+pub mod batch;
+pub mod budget;
+pub mod classify;
+pub mod dump;
+mod error;
+pub mod image;
+pub mod info;
+pub mod load;
+pub mod pack;
+pub mod pageset;
+pub mod profile;
+pub mod progress;
+pub mod registry;
+pub mod report;
+pub mod scheduler;
+pub mod sink;
+pub mod size;
+pub mod source;
+pub mod window;
+
+pub use error::{Error, Exit, Result, plain};

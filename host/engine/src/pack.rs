@@ -1,0 +1,344 @@
+//! PACK: a batch's pages are read, erased where asked, judged by their bytes, and compressed. Runs on every worker.
+
+use coresift_sdk::{
+    Compressor, ErrorKind, Filter, Host, PackBuffer, PackedPage, PageList, Setup, Stages, Verdict,
+};
+
+use crate::batch::BatchPlan;
+use crate::classify::Patches;
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::load::Loaded;
+use crate::profile::{Chosen, ChosenFilter, OnFailure};
+use crate::report::{Counts, Issues, Tally};
+
+/// A filter at work.
+pub struct RunningFilter {
+    /// kind and name, for messages
+    pub title: String,
+    /// the plugin's object
+    pub filter: Box<dyn Filter>,
+    /// when it is called
+    pub stages: Stages,
+    /// names of its own page classes
+    pub classes: Vec<String>,
+    on_failure: OnFailure,
+}
+
+impl RunningFilter {
+    /// Makes a filter from its plugin.
+    ///
+    /// # Errors
+    /// It cannot be made and the profile does not allow to go on without it.
+    pub fn start(chosen: &ChosenFilter, image: &Image, host: Host, issues: &Issues) -> Result<Option<Self>> {
+        let plugin = &chosen.chosen.plugin;
+        let setup = Setup { config: chosen.chosen.config.clone(), host, machine: Some(image.machine.clone()), sources: Vec::new() };
+        let title = plugin.title();
+        match plugin.library.filter(setup) {
+            Ok(filter) => {
+                let (stages, classes) = (plugin.manifest.stages, plugin.manifest.classes.clone());
+                Ok(Some(Self { title, filter, stages, classes, on_failure: chosen.on_failure }))
+            }
+            Err(e) if chosen.on_failure == OnFailure::Keep && e.kind != ErrorKind::Config => {
+                issues.add(&title, "the whole run", &e.to_string());
+                Ok(None)
+            }
+            Err(e) => Err(Error::plugin(&title, &e)),
+        }
+    }
+
+    /// Looks at the outcome of a call: true if its verdicts count, false if it failed and may fail.
+    ///
+    /// # Errors
+    /// It failed and must not fail.
+    pub fn check(&self, outcome: coresift_sdk::Result<()>, place: &str, issues: &Issues) -> Result<bool> {
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(e) if self.on_failure == OnFailure::Keep => {
+                issues.add(&self.title, place, &e.to_string());
+                Ok(false)
+            }
+            Err(e) => {
+                let error = Error::plugin(&self.title, &e);
+                Err(Error { message: format!("{} ({place}); nothing more is written", error.message), ..error })
+            }
+        }
+    }
+
+    /// The verdict if it means something, else undecided: a number that nobody declared excludes nothing.
+    pub fn known(&self, verdict: Verdict, issues: &Issues) -> Verdict {
+        if !verdict.excludes() || self.class_name(verdict).is_some() {
+            return verdict;
+        }
+        issues.add(&self.title, "", &format!("gave the unknown verdict {}; such pages are kept", verdict.0));
+        Verdict::UNDECIDED
+    }
+
+    /// Name of the class of a verdict.
+    pub fn class_name(&self, verdict: Verdict) -> Option<&str> {
+        let own = || verdict.0.checked_sub(Verdict::PLUGIN.0).and_then(|i| self.classes.get(usize::from(i)));
+        verdict.class_name().or_else(|| own().map(String::as_str))
+    }
+}
+
+/// What became of a page of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Raw,
+    /// number of the page in the pack buffer
+    Packed(u32),
+    Zero,
+    Gone,
+}
+
+/// What all workers share.
+pub struct Packing<'a> {
+    /// the input
+    pub image: &'a Image,
+    /// filters; those with the inspect stage are called here
+    pub filters: &'a [RunningFilter],
+    /// bytes to erase
+    pub patches: &'a Patches,
+    /// compressor, if pages are compressed
+    pub compressor: Option<&'a Chosen>,
+    /// services for the compressor
+    pub host: &'a Host,
+    /// largest window, 0 = read
+    pub map_size: usize,
+    /// counts
+    pub tally: &'a Tally,
+    /// what went wrong
+    pub issues: &'a Issues,
+}
+
+/// One worker's own things.
+pub struct Worker {
+    compressor: Option<Box<dyn Compressor>>,
+    codec: u32,
+}
+
+/// A batch in flight. Buffers are reused.
+#[derive(Default)]
+pub struct Batch {
+    /// number of the batch
+    pub number: u64,
+    loaded: Loaded,
+    /// copies of pages with erased bytes, page size each
+    erased: Vec<u8>,
+    /// for each page: where its erased copy begins
+    erased_at: Vec<Option<usize>>,
+    outcomes: Vec<Outcome>,
+    packed: PackBuffer,
+    codec: u32,
+}
+
+impl Worker {
+    /// A worker with a compressor of its own.
+    ///
+    /// # Errors
+    /// The compressor cannot be made.
+    pub fn start(packing: &Packing<'_>) -> Result<Self> {
+        let Some(chosen) = packing.compressor else { return Ok(Self { compressor: None, codec: 0 }) };
+        let setup = Setup {
+            config: chosen.config.clone(),
+            host: packing.host.clone(),
+            machine: Some(packing.image.machine.clone()),
+            sources: Vec::new(),
+        };
+        let compressor = chosen.plugin.library.compressor(setup).map_err(|e| Error::plugin(&chosen.plugin.title(), &e))?;
+        Ok(Self { compressor: Some(compressor), codec: chosen.plugin.manifest.codec })
+    }
+
+    /// Makes a batch ready to be written.
+    ///
+    /// # Errors
+    /// A filter that must not fail failed.
+    pub fn pack(&mut self, batch: &mut Batch, plan: &BatchPlan, packing: &Packing<'_>) -> Result<()> {
+        batch.number = plan.number;
+        batch.loaded.load(plan, packing.image, packing.map_size);
+        let mut counts = packing.tally.local();
+        self.work(batch, packing, &mut counts)?;
+        if batch.loaded.damaged() {
+            // The input broke under a window. Reading tells which pages are left.
+            batch.loaded.load(plan, packing.image, 0);
+            counts = packing.tally.local();
+            self.work(batch, packing, &mut counts)?;
+        }
+        counts.bytes_read = batch.loaded.bytes_read;
+        packing.tally.add(&counts);
+        Ok(())
+    }
+
+    fn work(&mut self, batch: &mut Batch, packing: &Packing<'_>, counts: &mut Counts) -> Result<()> {
+        batch.erase(packing);
+        batch.inspect(packing, counts)?;
+        self.compress(batch, packing)
+    }
+
+    fn compress(&mut self, batch: &mut Batch, packing: &Packing<'_>) -> Result<()> {
+        let Some(compressor) = &mut self.compressor else {
+            batch.touch();
+            return Ok(());
+        };
+        batch.codec = self.codec;
+        let (page_shift, page_size) = (packing.image.machine.page_shift, packing.image.machine.page_size());
+        let Batch { loaded, erased, erased_at, outcomes, packed, .. } = batch;
+        let mut list = PageList::with_capacity(outcomes.len());
+        for (i, _) in outcomes.iter().enumerate().filter(|(_, o)| **o == Outcome::Raw) {
+            if let (Some(pfn), Some(page)) = (loaded.pfns().get(i), page_of(loaded, erased, erased_at, i)) {
+                list.push(*pfn, page);
+            }
+        }
+        let pages = list.batch(page_shift).map_err(|e| Error::plugin("batch", &e))?;
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let title = packing.compressor.map(|c| c.plugin.title()).unwrap_or_default();
+        let outcome = compressor.compress(&pages, &mut packed.lend(pages.len(), page_size));
+        if let Err(e) = outcome {
+            // The pages themselves are good: they are stored raw.
+            packing.issues.add(&title, "", &format!("{e}; the batch is stored uncompressed"));
+            if e.kind == ErrorKind::Panic {
+                self.restart(packing);
+            }
+            return Ok(());
+        }
+        let shrunk: Vec<bool> = packed.pages().map(|p| p.is_some()).collect();
+        let raw = outcomes.iter_mut().filter(|o| **o == Outcome::Raw);
+        for ((number, outcome), shrunk) in (0..).zip(raw).zip(shrunk) {
+            *outcome = if shrunk { Outcome::Packed(number) } else { Outcome::Raw };
+        }
+        Ok(())
+    }
+
+    /// After a panic a compressor's own state may be half changed: make a new one, or go on without.
+    fn restart(&mut self, packing: &Packing<'_>) {
+        self.compressor = Self::start(packing).ok().and_then(|w| w.compressor);
+    }
+}
+
+/// The bytes of a page as they may be written: the erased copy if there is one.
+fn page_of<'a>(loaded: &'a Loaded, erased: &'a [u8], erased_at: &[Option<usize>], i: usize) -> Option<&'a [u8]> {
+    let page = loaded.page(i)?;
+    match erased_at.get(i).copied().flatten() {
+        None => Some(page),
+        Some(at) => erased.get(at..at + page.len()),
+    }
+}
+
+impl Batch {
+    /// Copies the pages with bytes to erase and overwrites these.
+    fn erase(&mut self, packing: &Packing<'_>) {
+        self.erased.clear();
+        self.erased_at.clear();
+        if packing.patches.is_empty() {
+            return;
+        }
+        let (shift, page_size) = (packing.image.machine.page_shift, packing.image.machine.page_size());
+        for (i, pfn) in self.loaded.pfns().iter().enumerate() {
+            let paddr = pfn << shift;
+            let mut touching = packing.patches.touching(paddr, page_size as u64).peekable();
+            let page = if touching.peek().is_some() { self.loaded.page(i) } else { None };
+            self.erased_at.push(page.map(|page| {
+                let at = self.erased.len();
+                self.erased.extend_from_slice(page);
+                for patch in touching {
+                    let from = (patch.paddr.max(paddr) - paddr) as usize;
+                    let to = (patch.paddr.saturating_add(patch.len).min(paddr + page_size as u64) - paddr) as usize;
+                    self.erased.get_mut(at + from..at + to).unwrap_or_default().fill(patch.fill);
+                }
+                at
+            }));
+        }
+    }
+
+    /// Lets the filters look at the pages' bytes.
+    fn inspect(&mut self, packing: &Packing<'_>, counts: &mut Counts) -> Result<()> {
+        let Self { loaded, erased, erased_at, outcomes, .. } = self;
+        let pages = loaded.pfns().len();
+        outcomes.clear();
+        outcomes.extend((0..pages).map(|i| if loaded.page(i).is_some() { Outcome::Raw } else { Outcome::Gone }));
+        counts.lost += outcomes.iter().filter(|o| **o == Outcome::Gone).count() as u64;
+        let mut merged = vec![(Verdict::UNDECIDED, 0usize); pages];
+        let mut verdicts = Vec::new();
+        for (index, filter) in packing.filters.iter().enumerate().filter(|(_, f)| f.stages.contains(Stages::INSPECT)) {
+            let mut list = PageList::with_capacity(pages);
+            let present = |i: &usize| outcomes.get(*i) == Some(&Outcome::Raw);
+            for i in (0..pages).filter(present) {
+                if let (Some(pfn), Some(page)) = (loaded.pfns().get(i), page_of(loaded, erased, erased_at, i)) {
+                    list.push(*pfn, page);
+                }
+            }
+            let batch = list.batch(packing.image.machine.page_shift).map_err(|e| Error::plugin("batch", &e))?;
+            verdicts.clear();
+            verdicts.resize(batch.len(), Verdict::UNDECIDED);
+            let place = format!("batch at PFN {:#x}", batch.pfns().first().copied().unwrap_or(0));
+            let outcome = filter.filter.inspect(&batch, &mut verdicts);
+            if !filter.check(outcome, &place, packing.issues)? {
+                continue;
+            }
+            for (i, verdict) in (0..pages).filter(present).zip(&verdicts) {
+                let Some(so_far) = merged.get_mut(i) else { continue };
+                let joined = so_far.0.merge(filter.known(*verdict, packing.issues));
+                if joined != so_far.0 {
+                    *so_far = (joined, index);
+                }
+            }
+        }
+        for ((verdict, by), outcome) in merged.into_iter().zip(outcomes.iter_mut()) {
+            if verdict.excludes() && *outcome == Outcome::Raw {
+                counts.exclude(by, verdict);
+                // Zero pages stay readable at no cost: they share one stored page.
+                *outcome = if verdict == Verdict::ZERO { Outcome::Zero } else { Outcome::Gone };
+            }
+        }
+        Ok(())
+    }
+
+    /// Faults every page in that will be written as it is: if the input breaks, it does so here, where it is seen, and
+    /// not in the middle of a write.
+    fn touch(&self) {
+        let step = rustix::param::page_size();
+        for i in (0..self.outcomes.len()).filter(|i| self.outcomes.get(*i) == Some(&Outcome::Raw)) {
+            let sum = self.loaded.page(i).unwrap_or_default().iter().step_by(step).fold(0u8, |s, b| s ^ b);
+            std::hint::black_box(sum);
+        }
+    }
+
+    /// Number of pages.
+    pub fn len(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    /// True for a batch without pages.
+    pub fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+
+    /// PFNs, ascending.
+    pub fn pfns(&self) -> &[u64] {
+        self.loaded.pfns()
+    }
+
+    /// What the writer gets, one entry a page.
+    pub fn pages(&self) -> Vec<PackedPage<'_>> {
+        let packed: Vec<_> = self.packed.pages().collect();
+        let raw = |i| page_of(&self.loaded, &self.erased, &self.erased_at, i);
+        let page = |(i, outcome): (usize, &Outcome)| match *outcome {
+            Outcome::Zero => PackedPage::zero(),
+            Outcome::Raw => raw(i).map_or_else(PackedPage::missing, |page| PackedPage::stored(page, 0)),
+            Outcome::Packed(n) => match packed.get(n as usize).copied().flatten() {
+                Some(bytes) => PackedPage::stored(bytes, self.codec),
+                None => PackedPage::missing(),
+            },
+            Outcome::Gone => PackedPage::missing(),
+        };
+        self.outcomes.iter().enumerate().map(page).collect()
+    }
+
+    /// Gives the windows back.
+    pub fn clear(&mut self) {
+        self.loaded.clear();
+        self.outcomes.clear();
+    }
+}

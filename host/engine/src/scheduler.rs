@@ -1,0 +1,148 @@
+//! The scheduler: batches are packed by all workers and written in PFN order, with a fixed number of batches in flight.
+//!
+//! There is no writer thread. A worker that finishes the batch whose turn it is writes it, and those behind it that are
+//! ready; the others go on packing as long as there are free batches, and sleep when there are none. Batches are taken
+//! in order, so the one that everybody waits for always has a worker. With one thread all is done inline.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use coresift_sdk::{PackedBatch, Writer};
+
+use crate::batch::{BatchPlan, Planner};
+use crate::budget::Budget;
+use crate::error::{Error, Result};
+use crate::pack::{Batch, Packing, Worker};
+use crate::progress::Progress;
+use crate::sink::Output;
+
+/// The writing end.
+pub struct Writing<'a> {
+    /// the writer plugin's object
+    pub writer: &'a mut dyn Writer,
+    /// its kind and name
+    pub title: &'a str,
+    /// where it writes
+    pub output: &'a mut dyn Output,
+    /// told of every batch
+    pub progress: &'a dyn Progress,
+    /// pages given to the writer so far
+    pub pages: u64,
+}
+
+impl Writing<'_> {
+    fn batch(&mut self, batch: &Batch) -> Result<()> {
+        let pages = batch.pages();
+        let outcome = self.writer.write(&PackedBatch::new(batch.pfns(), &pages), self.output);
+        outcome.map_err(|e| Error::plugin(self.title, &e))?;
+        self.pages += batch.len() as u64;
+        self.progress.advance(batch.len() as u64);
+        Ok(())
+    }
+}
+
+/// Packs and writes all batches.
+///
+/// # Errors
+/// The output is full or fails, or a filter that must not fail failed. What was written before stays.
+pub fn run(planner: Planner<'_>, packing: &Packing<'_>, writing: &mut Writing<'_>, budget: Budget) -> Result<()> {
+    if budget.threads == 1 {
+        return inline(planner, packing, writing);
+    }
+    // Made before any thread: a compressor that cannot start is an error of the run, not of a batch.
+    let workers = (0..budget.threads).map(|_| Worker::start(packing)).collect::<Result<Vec<_>>>()?;
+    let free = (0..budget.batches).map(|_| Batch::default()).collect();
+    let state = State { planner, free, ready: BTreeMap::new(), turn: 0, writing: Some(writing), failed: None };
+    let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(budget.threads).thread_name(|i| format!("pack-{i}")).build();
+    match pool {
+        Ok(pool) => pool.scope(|scope| workers.into_iter().for_each(|worker| scope.spawn(|_| shared.work(worker, packing)))),
+        // No threads to be had (limits): one worker does it all.
+        Err(_) => workers.into_iter().take(1).for_each(|worker| shared.work(worker, packing)),
+    }
+    let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    state.failed.map_or(Ok(()), Err)
+}
+
+fn inline(planner: Planner<'_>, packing: &Packing<'_>, writing: &mut Writing<'_>) -> Result<()> {
+    let mut worker = Worker::start(packing)?;
+    let mut batch = Batch::default();
+    for plan in planner {
+        worker.pack(&mut batch, &plan, packing)?;
+        writing.batch(&batch)?;
+        batch.clear();
+    }
+    Ok(())
+}
+
+struct State<'a, 'w> {
+    planner: Planner<'a>,
+    free: Vec<Batch>,
+    /// packed, waiting for their turn
+    ready: BTreeMap<u64, Batch>,
+    /// number of the batch to write next
+    turn: u64,
+    /// taken out by the worker that writes
+    writing: Option<&'a mut Writing<'w>>,
+    failed: Option<Error>,
+}
+
+struct Shared<'a, 'w> {
+    state: Mutex<State<'a, 'w>>,
+    changed: Condvar,
+}
+
+impl<'a, 'w> Shared<'a, 'w> {
+    fn lock(&self) -> MutexGuard<'_, State<'a, 'w>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, mut worker: Worker, packing: &Packing<'_>) {
+        while let Some((plan, mut batch)) = self.next() {
+            let outcome = worker.pack(&mut batch, &plan, packing);
+            self.done(batch, outcome);
+        }
+    }
+
+    /// The next batch to pack; sleeps until one is free.
+    fn next(&self) -> Option<(BatchPlan, Batch)> {
+        let mut state = self.lock();
+        loop {
+            if state.failed.is_some() {
+                return None;
+            }
+            if let Some(batch) = state.free.pop() {
+                return state.planner.next().map(|plan| (plan, batch));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Hands a packed batch in, and writes what is due if nobody does.
+    fn done(&self, batch: Batch, outcome: Result<()>) {
+        let mut state = self.lock();
+        if let Err(e) = outcome {
+            state.failed.get_or_insert(e);
+            drop(state);
+            return self.changed.notify_all();
+        }
+        state.ready.insert(batch.number, batch);
+        let Some(writing) = state.writing.take() else { return };
+        while state.failed.is_none() {
+            let turn = state.turn;
+            let Some(mut batch) = state.ready.remove(&turn) else { break };
+            drop(state);
+            let written = writing.batch(&batch);
+            batch.clear();
+            state = self.lock();
+            state.turn += 1;
+            state.free.push(batch);
+            if let Err(e) = written {
+                state.failed.get_or_insert(e);
+                self.changed.notify_all();
+            }
+            self.changed.notify_one();
+        }
+        state.writing = Some(writing);
+    }
+}

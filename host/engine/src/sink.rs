@@ -1,0 +1,226 @@
+//! Sinks: where a writer's bytes go. A file that gets its name only when it is whole, or nothing (dry run).
+
+use std::fs::{File, OpenOptions};
+use std::io::IoSlice;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use coresift_sdk::{Error as PluginError, ErrorKind, Result as PluginResult, Sink};
+
+use crate::error::{Error, Result, plain};
+use crate::size::human;
+
+/// Suffix of an output that is not whole yet.
+pub const INCOMPLETE_SUFFIX: &str = ".incomplete";
+
+/// Most pieces of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).
+const PIECES_MAX: usize = 1024;
+
+/// A sink that the engine can end.
+pub trait Output: Sink + Send {
+    /// Length so far, in bytes.
+    fn written(&self) -> u64;
+    /// Makes it durable and gives it its name.
+    ///
+    /// # Errors
+    /// It is there, but under the unfinished name.
+    fn finish(&mut self) -> Result<()>;
+    /// Where the bytes are now, for messages.
+    fn place(&self) -> Option<&Path>;
+}
+
+/// Counts bytes.
+#[derive(Debug, Default)]
+pub struct Nothing {
+    end: u64,
+}
+
+impl Sink for Nothing {
+    fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
+        let len: u64 = pieces.iter().map(|p| p.len() as u64).sum();
+        self.end = self.end.max(offset.saturating_add(len));
+        Ok(())
+    }
+
+    fn reserve(&mut self, len: u64) -> PluginResult<()> {
+        self.end = self.end.max(len);
+        Ok(())
+    }
+
+    fn positioned(&self) -> bool {
+        true
+    }
+}
+
+impl Output for Nothing {
+    fn written(&self) -> u64 {
+        self.end
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn place(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// A file, written as `NAME.incomplete` and renamed at the end; or a block device, written in place.
+#[derive(Debug)]
+pub struct FileSink {
+    file: File,
+    name: PathBuf,
+    /// where the bytes are now
+    current: PathBuf,
+    end: u64,
+    limit: Option<u64>,
+    force: bool,
+}
+
+impl FileSink {
+    /// Checks that an output of this name can be made, without making anything.
+    ///
+    /// # Errors
+    /// It exists and `force` is false, its folder is missing, or it is a folder.
+    pub fn check(name: &Path, force: bool) -> Result<()> {
+        let shown = name.display();
+        if let Ok(meta) = std::fs::metadata(name) {
+            let kind = meta.file_type();
+            if kind.is_dir() {
+                return Err(Error::failed(format!("the output {shown} is a directory")).hint(format!("give a file name, e.g. {}", name.join("vmcore").display())));
+            }
+            if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
+                return Err(Error::failed(format!("the output {shown} is a pipe or character device, and a dump needs random access")).hint("write to a file or a block device"));
+            }
+            if kind.is_file() && !force {
+                return Err(Error::failed(format!("the output {shown} exists")).hint("choose another name, or overwrite it with --force"));
+            }
+            return Ok(());
+        }
+        let folder = folder_of(name);
+        match std::fs::metadata(folder) {
+            Ok(meta) if meta.is_dir() => Ok(()),
+            Ok(_) => Err(Error::failed(format!("the output's folder {} is a file", folder.display())).hint("check the path")),
+            Err(e) => Err(Error::failed(format!("the output's folder {}: {}", folder.display(), plain(&e))).hint(format!("mkdir -p {}", folder.display()))),
+        }
+    }
+
+    /// Makes the file, mode 0600: a dump holds everybody's secrets.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn create(name: &Path, force: bool, limit: Option<u64>) -> Result<Self> {
+        Self::check(name, force)?;
+        let device = std::fs::metadata(name).is_ok_and(|m| m.file_type().is_block_device());
+        let current = if device { name.to_owned() } else { with_suffix(name) };
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600);
+        if !device {
+            options.create(true).truncate(true);
+        }
+        let file = options.open(&current).map_err(|e| Error::io("cannot make the output", &current, &e))?;
+        Ok(Self { file, name: name.to_owned(), current, end: 0, limit, force })
+    }
+
+    fn full(&self, what: &str) -> PluginError {
+        PluginError::new(ErrorKind::NoSpace, format!("{}: {what}", self.current.display()))
+    }
+
+    fn failed(&self, e: rustix::io::Errno, offset: u64) -> PluginError {
+        let e = std::io::Error::from(e);
+        let message = format!("cannot write {}: {}", self.current.display(), plain(&e));
+        PluginError { message, ..PluginError::from(e) }.at_offset(offset)
+    }
+
+    fn check_limit(&self, end: u64) -> PluginResult<()> {
+        match self.limit {
+            Some(limit) if end > limit => Err(self.full(&format!("the size limit of {} is reached", human(limit)))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn folder_of(name: &Path) -> &Path {
+    name.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn with_suffix(name: &Path) -> PathBuf {
+    let mut file = name.as_os_str().to_owned();
+    file.push(INCOMPLETE_SUFFIX);
+    file.into()
+}
+
+impl Sink for FileSink {
+    fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
+        let len: u64 = pieces.iter().map(|p| p.len() as u64).sum();
+        self.check_limit(offset.saturating_add(len))?;
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
+        let mut rest = slices.as_mut_slice();
+        let mut at = offset;
+        while !rest.is_empty() {
+            let now = rest.get(..PIECES_MAX.min(rest.len())).unwrap_or_default();
+            match rustix::io::pwritev(&self.file, now, at) {
+                Ok(0) => return Err(self.full("the device takes no more bytes")),
+                Ok(n) => {
+                    at += n as u64;
+                    IoSlice::advance_slices(&mut rest, n);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(self.failed(e, at)),
+            }
+        }
+        self.end = self.end.max(at);
+        Ok(())
+    }
+
+    fn reserve(&mut self, len: u64) -> PluginResult<()> {
+        self.check_limit(len)?;
+        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len) {
+            Ok(()) => {}
+            // The file system cannot, or it is a device: a hole does as well, only without the promise.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::NODEV | rustix::io::Errno::INVAL) => {
+                if self.name != self.current {
+                    rustix::fs::ftruncate(&self.file, len).map_err(|e| self.failed(e, len))?;
+                }
+            }
+            Err(e) => return Err(self.failed(e, len)),
+        }
+        self.end = self.end.max(len);
+        Ok(())
+    }
+
+    fn positioned(&self) -> bool {
+        true
+    }
+}
+
+impl Output for FileSink {
+    fn written(&self) -> u64 {
+        self.end
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.file.sync_all().map_err(|e| Error::io("cannot make durable", &self.current, &e))?;
+        if self.current == self.name {
+            return Ok(());
+        }
+        // Somebody else's file may have come up since the check: without --force it stays, and so does ours.
+        let flags = if self.force { rustix::fs::RenameFlags::empty() } else { rustix::fs::RenameFlags::NOREPLACE };
+        let here = rustix::fs::CWD;
+        let renamed = match rustix::fs::renameat_with(here, &self.current, here, &self.name, flags) {
+            // Some network file systems know no flags.
+            Err(rustix::io::Errno::INVAL) if !self.name.exists() => rustix::fs::rename(&self.current, &self.name),
+            other => other,
+        };
+        renamed.map_err(|e| Error::io("the dump is whole but keeps its unfinished name", &self.current, &e.into()))?;
+        self.current = self.name.clone();
+        let folder = folder_of(&self.name);
+        let synced = File::open(folder).and_then(|f| f.sync_all());
+        synced.map_err(|e| Error::io("cannot make durable the name in", folder, &e))
+    }
+
+    fn place(&self) -> Option<&Path> {
+        Some(&self.current)
+    }
+}

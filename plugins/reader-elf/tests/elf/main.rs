@@ -1,0 +1,14 @@
+//! Reads ELF files that `synth` makes, one module of tests for each module of the reader.
+//!
+//! No file of a real machine is here: every oddity is built by hand, so that the test says what it is about, and the
+//! expected pages come from the builder's side, not from the reader's.
+
+// Helpers outside of test functions may fail a test the short way, too.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+mod header;
+mod hostile;
+mod layout;
+mod notes;
+mod segments;
+mod synth;

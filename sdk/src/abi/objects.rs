@@ -1,0 +1,209 @@
+//! Objects of the host as plugins see them, in both directions: wrapped for the border, and unwrapped behind it.
+
+use abi_stable::sabi_trait::TD_Opaque;
+
+use super::values::{safe, stable};
+use super::*;
+use crate::error::{Error, Result};
+use crate::traits::{PageSet, PageSets, Sink, Survey};
+
+/// Bytes of an input; the engine and the test kit implement it.
+pub trait SourceBytes: Send + Sync {
+    /// The path or another name for messages.
+    fn name(&self) -> String;
+    /// Length in bytes, if the input tells.
+    fn len(&self) -> Option<u64>;
+    /// Reads at `offset`; fewer bytes than asked for mean the end.
+    ///
+    /// # Errors
+    /// The read failed.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+}
+
+/// Services of the host; the engine and the test kit implement it.
+pub trait HostServices: Send + Sync {
+    /// A message for the user, see [`crate::Level`].
+    fn log(&self, level: u32, message: &str);
+    /// True when the run is to stop.
+    fn cancelled(&self) -> bool;
+    /// The function table of an interface of exactly this version; it must live as long as these services.
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface>;
+}
+
+// ---------------------------------------------------------------- sources
+
+pub(super) struct SourceOut(pub std::sync::Arc<dyn SourceBytes>);
+
+impl AbiSource for SourceOut {
+    fn name(&self) -> RString {
+        self.0.name().into()
+    }
+    fn len(&self) -> ROption<u64> {
+        self.0.len().into()
+    }
+    fn read_at(&self, offset: u64, mut buf: RSliceMut<'_, u8>) -> AbiResult<usize> {
+        stable(self.0.read_at(offset, buf.as_mut_slice()))
+    }
+}
+
+pub(super) struct SourceIn(pub AbiSource_TO<'static, RBox<()>>);
+
+impl SourceBytes for SourceIn {
+    fn name(&self) -> String {
+        self.0.name().into_string()
+    }
+    fn len(&self) -> Option<u64> {
+        self.0.len().into_option()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        safe(self.0.read_at(offset, buf.into()))
+    }
+}
+
+pub(super) fn source_out(source: &crate::Source) -> AbiSource_TO<'static, RBox<()>> {
+    AbiSource_TO::from_value(SourceOut(source.0.clone()), TD_Opaque)
+}
+
+pub(super) fn source_in(source: AbiSource_TO<'static, RBox<()>>) -> crate::Source {
+    crate::Source::new(std::sync::Arc::new(SourceIn(source)))
+}
+
+// ---------------------------------------------------------------- host services
+
+pub(super) struct HostOut(pub std::sync::Arc<dyn HostServices>);
+
+impl AbiHost for HostOut {
+    fn log(&self, level: u32, message: RStr<'_>) {
+        self.0.log(level, message.as_str());
+    }
+    fn cancelled(&self) -> bool {
+        self.0.cancelled()
+    }
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
+        self.0.interface(name.as_str(), version).into()
+    }
+}
+
+pub(super) struct HostIn(pub AbiHost_TO<'static, RBox<()>>);
+
+impl HostServices for HostIn {
+    fn log(&self, level: u32, message: &str) {
+        self.0.log(level, message.into());
+    }
+    fn cancelled(&self) -> bool {
+        self.0.cancelled()
+    }
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        self.0.interface(name.into(), version).into_option()
+    }
+}
+
+// ---------------------------------------------------------------- page sets
+
+pub(super) struct PageSetsOut<'a>(pub &'a dyn PageSets);
+
+fn which(number: u32) -> PageSet {
+    if number == PageSet::Ram as u32 { PageSet::Ram } else { PageSet::Dumped }
+}
+
+impl AbiPageSets for PageSetsOut<'_> {
+    fn bitmap(&self, set: u32, first_pfn: u64, mut out: RSliceMut<'_, u8>) {
+        self.0.bitmap(which(set), first_pfn, out.as_mut_slice());
+    }
+    fn runs(&self, set: u32, from_pfn: u64, mut out: RSliceMut<'_, Run>) -> usize {
+        self.0.runs(which(set), from_pfn, out.as_mut_slice())
+    }
+    fn count(&self, set: u32) -> u64 {
+        self.0.count(which(set))
+    }
+}
+
+pub(super) struct PageSetsIn<'b, 'a>(pub &'b AbiPageSets_TO<'a, RRef<'a, ()>>);
+
+impl PageSets for PageSetsIn<'_, '_> {
+    fn bitmap(&self, which: PageSet, first_pfn: u64, out: &mut [u8]) {
+        self.0.bitmap(which as u32, first_pfn, out.into());
+    }
+    fn runs(&self, which: PageSet, from_pfn: u64, out: &mut [Run]) -> usize {
+        self.0.runs(which as u32, from_pfn, out.into())
+    }
+    fn count(&self, which: PageSet) -> u64 {
+        self.0.count(which as u32)
+    }
+}
+
+// ---------------------------------------------------------------- sinks
+
+pub(super) struct SinkOut<'a>(pub &'a mut dyn Sink);
+
+impl AbiSink for SinkOut<'_> {
+    fn write_at(&mut self, offset: u64, pieces: RSlice<'_, RSlice<'_, u8>>) -> AbiResult<()> {
+        let pieces: Vec<&[u8]> = pieces.iter().map(|p| p.as_slice()).collect();
+        stable(self.0.write_at(offset, &pieces))
+    }
+    fn reserve(&mut self, len: u64) -> AbiResult<()> {
+        stable(self.0.reserve(len))
+    }
+    fn positioned(&self) -> bool {
+        self.0.positioned()
+    }
+}
+
+pub(super) struct SinkIn<'a, 'b>(pub AbiSink_TO<'a, RMut<'b, ()>>);
+
+impl Sink for SinkIn<'_, '_> {
+    fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> Result<()> {
+        let pieces: Vec<RSlice<'_, u8>> = pieces.iter().map(|&p| p.into()).collect();
+        safe(self.0.write_at(offset, pieces.as_slice().into()))
+    }
+    fn reserve(&mut self, len: u64) -> Result<()> {
+        safe(self.0.reserve(len))
+    }
+    fn positioned(&self) -> bool {
+        self.0.positioned()
+    }
+}
+
+// ---------------------------------------------------------------- surveys
+
+pub(super) struct SurveyOut<'a>(pub &'a mut dyn Survey);
+
+impl AbiSurvey for SurveyOut<'_> {
+    fn ranges(&mut self, ranges: RSlice<'_, RangeVerdict>) {
+        self.0.ranges(ranges.as_slice());
+    }
+    fn erase(&mut self, patches: RSlice<'_, Erase>) {
+        self.0.erase(patches.as_slice());
+    }
+}
+
+pub(super) struct SurveyIn<'a, 'b>(pub AbiSurvey_TO<'a, RMut<'b, ()>>);
+
+impl Survey for SurveyIn<'_, '_> {
+    fn ranges(&mut self, ranges: &[RangeVerdict]) {
+        self.0.ranges(ranges.into());
+    }
+    fn erase(&mut self, patches: &[Erase]) {
+        self.0.erase(patches.into());
+    }
+}
+
+// ---------------------------------------------------------------- setup
+
+pub(super) fn setup_out(setup: crate::Setup) -> AbiSetup {
+    AbiSetup {
+        config: values::settings(&setup.config),
+        host: AbiHost_TO::from_value(HostOut(setup.host.0), TD_Opaque),
+        machine: setup.machine.as_deref().map(AbiMachine::from).into(),
+        sources: setup.sources.iter().map(source_out).collect(),
+    }
+}
+
+pub(super) fn setup_in(setup: AbiSetup) -> std::result::Result<crate::Setup, Error> {
+    Ok(crate::Setup {
+        config: values::config(setup.config)?,
+        host: crate::Host::new(std::sync::Arc::new(HostIn(setup.host))),
+        machine: setup.machine.into_option().map(|m| std::sync::Arc::new(m.into())),
+        sources: setup.sources.into_iter().map(source_in).collect(),
+    })
+}

@@ -1,0 +1,304 @@
+//! Pages: where they are, what becomes of them, and the batches they travel in.
+
+use crate::abi::ByteSlice;
+pub use crate::abi::{Block, Erase, Extent, ExtentKind, Packed, PackedBatch, PackedPage, PageBatch, RangeVerdict, Run, Verdict};
+use crate::error::{Error, Result};
+
+impl Verdict {
+    /// No opinion; the page is kept unless another filter excludes it.
+    pub const UNDECIDED: Self = Self(0);
+    /// Keep, whatever other filters say.
+    pub const KEEP: Self = Self(1);
+    /// The page holds only zero bytes.
+    pub const ZERO: Self = Self(2);
+    /// Page cache without private data.
+    pub const CACHE: Self = Self(3);
+    /// Page cache with private data (buffer heads).
+    pub const PRIVATE_CACHE: Self = Self(4);
+    /// Memory of user processes.
+    pub const USER: Self = Self(5);
+    /// Free in the buddy allocator.
+    pub const FREE: Self = Self(6);
+    /// Broken hardware; must not be read.
+    pub const HWPOISON: Self = Self(7);
+    /// Taken away by a balloon or hot-unplug; must not be read.
+    pub const OFFLINE: Self = Self(8);
+    /// Not yet accepted from the hypervisor (TDX, SEV-SNP); must not be read.
+    pub const UNACCEPTED: Self = Self(9);
+    /// Pages of the mem_map that describe only excluded pages.
+    pub const MEMMAP: Self = Self(10);
+    /// First of the classes that a filter defines itself; class `i` of [`crate::Manifest::classes`] is `PLUGIN + i`.
+    pub const PLUGIN: Self = Self(128);
+
+    /// The verdict for class number `index` of the plugin's own [`crate::Manifest::classes`].
+    pub const fn plugin_class(index: u8) -> Self {
+        Self(Self::PLUGIN.0.saturating_add(index))
+    }
+
+    /// Name of a standard class as profiles and reports spell it; `None` for a plugin's class or an unknown number.
+    pub const fn class_name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::ZERO => "zero",
+            Self::CACHE => "cache",
+            Self::PRIVATE_CACHE => "private-cache",
+            Self::USER => "user",
+            Self::FREE => "free",
+            Self::HWPOISON => "hwpoison",
+            Self::OFFLINE => "offline",
+            Self::UNACCEPTED => "unaccepted",
+            Self::MEMMAP => "memmap",
+            _ => return None,
+        })
+    }
+
+    /// True if the verdict takes the page out of the dump.
+    pub const fn excludes(self) -> bool {
+        self.0 > Self::KEEP.0
+    }
+
+    /// Joins two filters' verdicts: keep beats exclude, exclude beats undecided; of two classes the first stays, which
+    /// only names the reason.
+    #[must_use]
+    pub const fn merge(self, other: Self) -> Self {
+        if other.0 == Self::KEEP.0 || self.0 == Self::UNDECIDED.0 { other } else { self }
+    }
+}
+
+impl ExtentKind {
+    /// The bytes stand in a source as they are; the host maps or reads them without the reader.
+    pub const MAPPED: Self = Self(0);
+    /// The reader makes the bytes: [`crate::Reader::read_pages`] (decompression, pages put together from pieces).
+    pub const ENCODED: Self = Self(1);
+    /// RAM that the input left out (already filtered): counted, never in the output.
+    pub const ABSENT: Self = Self(2);
+}
+
+impl Extent {
+    /// Pages whose bytes stand in source number `source` from `offset` on.
+    pub const fn mapped(first_pfn: u64, pages: u64, source: u32, offset: u64) -> Self {
+        Self { first_pfn, pages, kind: ExtentKind::MAPPED, source, offset }
+    }
+
+    /// Pages that the reader makes.
+    pub const fn encoded(first_pfn: u64, pages: u64) -> Self {
+        Self { first_pfn, pages, kind: ExtentKind::ENCODED, source: 0, offset: 0 }
+    }
+
+    /// RAM that the input left out.
+    pub const fn absent(first_pfn: u64, pages: u64) -> Self {
+        Self { first_pfn, pages, kind: ExtentKind::ABSENT, source: 0, offset: 0 }
+    }
+
+    /// One behind the last PFN (saturating).
+    pub const fn end_pfn(&self) -> u64 {
+        self.first_pfn.saturating_add(self.pages)
+    }
+}
+
+impl Run {
+    /// One behind the last PFN (saturating).
+    pub const fn end_pfn(&self) -> u64 {
+        self.first_pfn.saturating_add(self.pages)
+    }
+}
+
+impl<'a> Block<'a> {
+    /// A block without `struct page`s.
+    pub fn new(first_pfn: u64, pages: u32, page_shift: u32) -> Self {
+        Self { first_pfn, pages, page_shift, struct_pages: [].as_slice().into(), struct_page_size: 0, flags: 0 }
+    }
+
+    /// Adds the block's slice of the mem_map: entries of `struct_page_size` bytes, entry 0 for the first PFN.
+    #[must_use]
+    pub fn with_struct_pages(mut self, struct_pages: &'a [u8], struct_page_size: u32) -> Self {
+        self.struct_pages = struct_pages.into();
+        self.struct_page_size = struct_page_size;
+        self
+    }
+
+    /// First page frame number.
+    pub fn first_pfn(&self) -> u64 {
+        self.first_pfn
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> usize {
+        self.pages as usize
+    }
+
+    /// log2 of the page size in bytes.
+    pub fn page_shift(&self) -> u32 {
+        self.page_shift
+    }
+
+    /// The `struct page` of each PFN in order; none if the kernel model could not find them.
+    pub fn struct_pages(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let size = if self.struct_page_size == 0 { usize::MAX } else { self.struct_page_size as usize };
+        self.struct_pages.as_slice().chunks_exact(size)
+    }
+}
+
+impl<'a> PageBatch<'a> {
+    /// Number of pages.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// True for a batch without pages.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Page size in bytes.
+    pub fn page_size(&self) -> usize {
+        1 << self.page_shift
+    }
+
+    /// The page frame numbers, ascending.
+    pub fn pfns(&self) -> &'a [u64] {
+        self.pfns.as_slice()
+    }
+
+    /// The bytes of each page, in the order of [`Self::pfns`].
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        self.pages.as_slice().iter().map(|p| p.as_slice())
+    }
+}
+
+impl Packed<'_> {
+    /// Compresses a batch page by page: `encode(page, room)` writes into `room` and returns the length, or `None` if it
+    /// does not fit. `room` is one byte shorter than the page, so what does not shrink is stored raw, as every reader of
+    /// kdump files demands.
+    pub fn each(&mut self, batch: &PageBatch<'_>, mut encode: impl FnMut(&[u8], &mut [u8]) -> Option<usize>) {
+        let room_each = batch.page_size() - 1;
+        let mut room = self.bytes.as_mut_slice();
+        for (page, len) in batch.pages().zip(self.lens.as_mut_slice()) {
+            let limit = room_each.min(room.len());
+            let Some(out) = room.get_mut(..limit) else { break };
+            let n = encode(page, out).filter(|&n| n <= limit).unwrap_or(0);
+            *len = n as u32;
+            room = std::mem::take(&mut room).get_mut(n..).unwrap_or_default();
+        }
+    }
+}
+
+impl<'a> PackedPage<'a> {
+    const STORED: u32 = 0;
+    const ZERO: u32 = 1;
+    const MISSING: u32 = 2;
+
+    /// A page with bytes: compressed with this codec bit, or raw with codec 0.
+    pub fn stored(data: &'a [u8], codec: u32) -> Self {
+        Self { data: data.into(), codec, state: Self::STORED }
+    }
+
+    /// A page of zero bytes; the writer has one copy for all.
+    pub fn zero() -> Self {
+        Self { data: [].as_slice().into(), codec: 0, state: Self::ZERO }
+    }
+
+    /// A page that is not in the dump after all: it could not be read, or a filter excluded it by its bytes.
+    pub fn missing() -> Self {
+        Self { data: [].as_slice().into(), codec: 0, state: Self::MISSING }
+    }
+
+    /// What to write.
+    pub fn content(&self) -> PageContent<'a> {
+        match self.state {
+            Self::STORED => PageContent::Stored { data: self.data.as_slice(), codec: self.codec },
+            Self::ZERO => PageContent::Zero,
+            _ => PageContent::Missing,
+        }
+    }
+}
+
+/// What a [`PackedPage`] holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageContent<'a> {
+    /// Bytes to store, with the codec bit they are compressed with (0 = raw, a whole page).
+    Stored {
+        /// the bytes
+        data: &'a [u8],
+        /// the codec bit
+        codec: u32,
+    },
+    /// Only zero bytes.
+    Zero,
+    /// Could not be read or was excluded by its bytes; the dump must not claim to have it.
+    Missing,
+}
+
+impl<'a> PackedBatch<'a> {
+    /// A batch; `pfns` and `pages` have the same length.
+    pub fn new(pfns: &'a [u64], pages: &'a [PackedPage<'a>]) -> Self {
+        Self { pfns: pfns.into(), pages: pages.into(), flags: 0 }
+    }
+
+    /// Page frame number and content of each page, ascending.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, PageContent<'a>)> + use<'a> {
+        self.pfns.as_slice().iter().copied().zip(self.pages.as_slice().iter().map(PackedPage::content))
+    }
+}
+
+/// Owns what a [`PageBatch`] borrows: made once, filled for each batch, so that no allocation happens per page.
+#[derive(Debug, Default)]
+pub struct PageList<'a> {
+    pfns: Vec<u64>,
+    pages: Vec<ByteSlice<'a>>,
+}
+
+impl<'a> PageList<'a> {
+    /// An empty list with room for `pages` pages.
+    pub fn with_capacity(pages: usize) -> Self {
+        Self { pfns: Vec::with_capacity(pages), pages: Vec::with_capacity(pages) }
+    }
+
+    /// Adds a page.
+    pub fn push(&mut self, pfn: u64, page: &'a [u8]) {
+        self.pfns.push(pfn);
+        self.pages.push(page.into());
+    }
+
+    /// The batch of what was pushed. All pages must be `1 << page_shift` bytes long.
+    ///
+    /// # Errors
+    /// A page has another length.
+    pub fn batch(&self, page_shift: u32) -> Result<PageBatch<'_>> {
+        match self.pages.iter().position(|p| p.len() != 1usize << page_shift) {
+            None => Ok(PageBatch { pfns: self.pfns.as_slice().into(), pages: self.pages.as_slice().into(), page_shift, flags: 0 }),
+            Some(i) => Err(Error::format("a page of the wrong length in a batch").at_pfn(self.pfns.get(i).copied().unwrap_or(0))),
+        }
+    }
+}
+
+/// What a compressor's output is made of: owned by the host's worker, lent for each batch.
+#[derive(Debug, Default)]
+pub struct PackBuffer {
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+}
+
+impl PackBuffer {
+    /// Makes room for `pages` pages of `page_size` bytes and lends it.
+    pub fn lend(&mut self, pages: usize, page_size: usize) -> Packed<'_> {
+        let need = pages.saturating_mul(page_size);
+        if self.bytes.len() < need {
+            self.bytes.resize(need, 0);
+        }
+        self.lens.clear();
+        self.lens.resize(pages, 0);
+        Packed { bytes: self.bytes.as_mut_slice().into(), lens: self.lens.as_mut_slice().into(), flags: 0 }
+    }
+
+    /// The compressed bytes of each page of the last batch, `None` where the page is to be stored raw.
+    ///
+    /// A compressor that claims more bytes than it had gets `None` too: its lengths are not trusted.
+    pub fn pages(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let mut at = 0usize;
+        self.lens.iter().map(move |&len| {
+            let start = at;
+            at = at.saturating_add(len as usize);
+            if len == 0 { None } else { self.bytes.get(start..at) }
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! A filter that misbehaves on request, for tests
