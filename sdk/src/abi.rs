@@ -288,7 +288,7 @@ pub struct AbiEnd {
 #[sabi_trait]
 pub trait AbiSource: Send + Sync {
     fn name(&self) -> RString;
-    fn len(&self) -> ROption<u64>;
+    fn size(&self) -> ROption<u64>;
     fn read_at(&self, offset: u64, buf: RSliceMut<'_, u8>) -> AbiResult<usize>;
 }
 

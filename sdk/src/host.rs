@@ -33,8 +33,8 @@ impl Source {
     }
 
     /// Length in bytes; `None` if the input does not tell (some files under /proc).
-    pub fn len(&self) -> Option<u64> {
-        self.0.len()
+    pub fn size(&self) -> Option<u64> {
+        self.0.size()
     }
 
     /// Reads at `offset`; fewer bytes than asked for mean the end of the input.

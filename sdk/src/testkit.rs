@@ -235,7 +235,7 @@ impl SourceBytes for Bytes {
     fn name(&self) -> String {
         self.name.clone()
     }
-    fn len(&self) -> Option<u64> {
+    fn size(&self) -> Option<u64> {
         Some(self.bytes.len() as u64)
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

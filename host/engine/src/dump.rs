@@ -43,6 +43,14 @@ pub struct Job {
 /// # Errors
 /// Nothing usable was written; if a part of a dump exists, the message says where.
 pub fn run(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Report> {
+    run_to(job, registry, progress, &|| job.make_output())
+}
+
+/// Runs a job whose output is made by `make_output`, once the input is open and classified.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_to(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>, make_output: &MakeOutput<'_>) -> Result<Report> {
     let started = Instant::now();
     // Everything that can be known before the input is opened is checked before: a typo must not cost a dump.
     let plugins = profile::resolve(&job.profile, registry, progress.as_ref())?;
@@ -55,7 +63,19 @@ pub fn run(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>) -> Resu
     }
     let image = Arc::new(Image::open(sources, plugins.reader.clone(), registry, progress)?);
     image.machine.warnings.iter().for_each(|w| progress.warn(w));
-    Dump { job, plugins, image, progress, started, issues: Issues::default() }.run()
+    Dump { job, plugins, image, progress, started, issues: Issues::default() }.run(make_output)
+}
+
+/// Makes the output of a run.
+pub type MakeOutput<'a> = dyn Fn() -> Result<Box<dyn Output>> + 'a;
+
+impl Job {
+    fn make_output(&self) -> Result<Box<dyn Output>> {
+        Ok(match &self.output {
+            Some(name) => Box::new(FileSink::create(name, self.force, self.profile.limit)?),
+            None => Box::new(Nothing::default()),
+        })
+    }
 }
 
 /// A run whose plugins and input are open.
@@ -69,7 +89,7 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    fn run(self) -> Result<Report> {
+    fn run(self, make_output: &MakeOutput<'_>) -> Result<Report> {
         let mut seconds = Seconds { open: self.started.elapsed().as_secs_f64(), ..Seconds::default() };
         self.plugins.weakened.iter().for_each(|w| self.issues.add("profile", "", w));
         let host = services(self.progress, Some(self.image.clone()));
@@ -87,7 +107,7 @@ impl Dump<'_> {
         seconds.classify = clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
-        let mut output = self.output()?;
+        let mut output = make_output()?;
         let mut writer = self.writer(&host)?;
         let title = self.plugins.writer.plugin.title();
         let sets = Sets { ram: &classified.ram, dumped: &classified.dumped };
@@ -124,13 +144,6 @@ impl Dump<'_> {
         seconds.sync = clock.elapsed().as_secs_f64();
         seconds.total = self.started.elapsed().as_secs_f64();
         Ok(self.report(&classified, &tally, &filters, Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads: budget.threads }))
-    }
-
-    fn output(&self) -> Result<Box<dyn Output>> {
-        Ok(match &self.job.output {
-            Some(name) => Box::new(FileSink::create(name, self.job.force, self.job.profile.limit)?),
-            None => Box::new(Nothing::default()),
-        })
     }
 
     fn writer(&self, host: &coresift_sdk::Host) -> Result<Box<dyn Writer>> {

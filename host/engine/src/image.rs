@@ -16,6 +16,12 @@ use crate::progress::Progress;
 use crate::registry::{Plugin, Registry};
 use crate::source::Source;
 
+/// Physical addresses end here: no architecture that Linux runs on has more than 52 bits of them. A damaged header that
+/// claims more would ask for bitmaps of terabytes.
+const PADDR_BITS: u32 = 52;
+/// Most pages of RAM: 256 TiB of 4 KiB pages, ten times the largest machine there is. Each costs a bit or two.
+const PAGES_MAX: u64 = 1 << 36;
+
 /// Page sizes that Linux has: 4 KiB to 1 MiB bound what a reader may claim.
 const PAGE_SHIFTS: std::ops::RangeInclusive<u32> = 12..=20;
 
@@ -123,9 +129,10 @@ impl Image {
         if !PAGE_SHIFTS.contains(&machine.page_shift) {
             return Err(bad(format!("claims pages of 2^{} bytes", machine.page_shift)));
         }
-        let extents = reader.extents();
+        let mut extents = reader.extents();
         check_extents(&extents, sources.len(), machine.page_shift).map_err(bad)?;
-        machine.max_pfn = machine.max_pfn.max(extents.last().map_or(0, Extent::end_pfn));
+        machine.warnings.extend(clip(&mut extents, machine.page_shift));
+        machine.max_pfn = extents.last().map_or(0, Extent::end_pfn);
         machine.warnings.extend(sources.iter().flat_map(|s| s.warnings.clone()));
         Ok(Self { sources, plugin, why, machine: Arc::new(machine), extents, reader })
     }
@@ -207,6 +214,19 @@ fn check_extents(extents: &[Extent], sources: usize, page_shift: u32) -> Result<
         }
     }
     Ok(())
+}
+
+/// Takes out what no machine has: an input whose headers are damaged still gives its sound part.
+fn clip(extents: &mut Vec<Extent>, page_shift: u32) -> Option<String> {
+    let (before, mut left) = (extents.iter().map(|e| e.pages).sum::<u64>(), PAGES_MAX);
+    let pfn_max = 1u64 << (PADDR_BITS - page_shift);
+    extents.retain_mut(|e| {
+        e.pages = e.pages.min(pfn_max.saturating_sub(e.first_pfn)).min(left);
+        left -= e.pages;
+        e.pages > 0
+    });
+    let gone = before - extents.iter().map(|e| e.pages).sum::<u64>();
+    (gone > 0).then(|| format!("{gone} pages lie beyond {PADDR_BITS} bits of address or 2^36 pages of RAM and are left out: the headers are damaged"))
 }
 
 /// The services of the host for one plugin.

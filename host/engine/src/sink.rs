@@ -133,6 +133,12 @@ impl FileSink {
         PluginError { message, ..PluginError::from(e) }.at_offset(offset)
     }
 
+    /// True if reserving leaves at least as much again for the data: bitmaps of sparse machines are mostly holes, and
+    /// must not use up a disk that would do.
+    fn has_room_for(&self, len: u64) -> bool {
+        rustix::fs::fstatvfs(&self.file).is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) / 2 >= len)
+    }
+
     fn check_limit(&self, end: u64) -> PluginResult<()> {
         match self.limit {
             Some(limit) if end > limit => Err(self.full(&format!("the size limit of {} is reached", human(limit)))),
@@ -176,15 +182,12 @@ impl Sink for FileSink {
 
     fn reserve(&mut self, len: u64) -> PluginResult<()> {
         self.check_limit(len)?;
-        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len) {
-            Ok(()) => {}
-            // The file system cannot, or it is a device: a hole does as well, only without the promise.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::NODEV | rustix::io::Errno::INVAL) => {
-                if self.name != self.current {
-                    rustix::fs::ftruncate(&self.file, len).map_err(|e| self.failed(e, len))?;
-                }
+        if self.name != self.current {
+            let reserved = self.has_room_for(len) && rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len).is_ok();
+            // The file system cannot or will not: a hole does as well, only without the promise.
+            if !reserved {
+                rustix::fs::ftruncate(&self.file, len).map_err(|e| self.failed(e, len))?;
             }
-            Err(e) => return Err(self.failed(e, len)),
         }
         self.end = self.end.max(len);
         Ok(())

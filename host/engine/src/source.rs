@@ -137,7 +137,7 @@ impl SourceBytes for Source {
         self.path.display().to_string()
     }
 
-    fn len(&self) -> Option<u64> {
+    fn size(&self) -> Option<u64> {
         self.len
     }
 

@@ -3,7 +3,7 @@
 //! Segments may overlap (the kernel's text is in every kdump vmcore twice), begin and end anywhere, and there may be a
 //! million of them. Two steps make extents of them, both in O(n log n):
 //!
-//! 1. [`pieces`]: a sweep over the physical addresses cuts overlapping segments into disjoint *pieces*. Where several
+//! 1. `pieces`: a sweep over the physical addresses cuts overlapping segments into disjoint *pieces*. Where several
 //!    segments have a byte, the first in file order wins, as in makedumpfile and crash.
 //! 2. [`Layout::extents`]: pages that lie wholly within one piece are mapped; pages with an edge in them are encoded and
 //!    put together by [`Layout::read_page`]; the other pages of RAM are absent.

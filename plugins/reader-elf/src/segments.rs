@@ -74,7 +74,7 @@ impl Segments {
     pub fn read(source: &Source, header: &FileHeader, warnings: &mut Vec<String>) -> Result<Self> {
         let count = header.program_headers(source, warnings);
         // Without a known length: what the largest file could have. Offsets are signed in system calls.
-        let file_end = source.len().unwrap_or(i64::MAX as u64);
+        let file_end = source.size().unwrap_or(i64::MAX as u64);
         let unknown_address = if header.ctx.is_big() { u64::MAX } else { u64::from(u32::MAX) };
 
         let mut segments = Segments { all_at_zero: true, ..Self::default() };
@@ -170,7 +170,7 @@ fn for_each_program_header(source: &Source, header: &FileHeader, count: u64, mut
         let headers = ProgramHeader::parse(&packed, 0, packed.len() / size, header.ctx).unwrap_or_default();
         headers.iter().for_each(&mut visit);
         done += headers.len() as u64;
-        if len < want {
+        if len < want || headers.is_empty() {
             break;
         }
     }

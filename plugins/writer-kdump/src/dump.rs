@@ -56,7 +56,11 @@ impl Dump {
         // Written in any case: it is one page, and whether a zero page will come is not known yet.
         sink.write_at(geometry.zero_at, &[&zeros])?;
         let status_at = write_header(plan, layout, &geometry, status | INCOMPLETE, &zeros, sink)?;
-        Ok(Self { layout, geometry, status, status_at, done: 0, next_pfn: 0, data_at: geometry.data_at(), lost: false, table: Vec::new() })
+        // In a flattened file crash does not look at the offset: of a raw page without bytes it returns what its buffer
+        // held before; of a zlib page without bytes it says that it cannot be uncompressed.
+        let missing = Descriptor { flags: if sink.positioned() { NONE } else { ZLIB }, ..Descriptor::default() };
+        let data_at = geometry.data_at();
+        Ok(Self { layout, geometry, status, status_at, done: 0, next_pfn: 0, data_at, lost: false, missing, table: Vec::new() })
     }
 
     /// Writes a batch: first the data, then the descriptors.

@@ -23,6 +23,9 @@ const UTS_FIELD: usize = 65;
 /// release, version and machine have a text each.
 const UNKNOWN: &str = "unknown";
 
+/// As [`UNKNOWN`], for the release: libkdumpfile reads a version number out of it.
+const UNKNOWN_RELEASE: &str = "0.0.0-unknown";
+
 /// The header's bytes, and the offset of its status.
 pub fn header(plan: &Plan<'_>, layout: Layout, geometry: &Geometry, status: u32) -> (Vec<u8>, usize) {
     let machine = plan.machine;
@@ -59,7 +62,7 @@ pub fn sub_header(plan: &Plan<'_>, layout: Layout, geometry: &Geometry, notes: &
     let (start, end) = if split { (plan.first_pfn, plan.end_pfn) } else { (0, 0) };
 
     let mut s = Struct::new(layout);
-    s.long(machine.phys_base.unwrap_or(0));
+    s.long(machine.phys_base.or_else(|| phys_base(machine)).unwrap_or(0));
     s.int(plan.dump_level);
     s.int(split.into());
     s.long(capped(start).into());
@@ -100,6 +103,12 @@ pub fn sub_header_len(layout: Layout) -> usize {
     s.len()
 }
 
+/// `phys_base` as the kernel itself left it: makedumpfile finds nothing in an x86_64 dump whose header has it wrong.
+fn phys_base(machine: &Machine) -> Option<u64> {
+    let number: i64 = vmcoreinfo_value(&machine.vmcoreinfo, "NUMBER(phys_base)")?.parse().ok()?;
+    Some(number.cast_unsigned())
+}
+
 /// A PFN for the obsolete 32-bit fields.
 fn capped(pfn: u64) -> u32 {
     u32::try_from(pfn).unwrap_or(u32::MAX)
@@ -108,7 +117,7 @@ fn capped(pfn: u64) -> u32 {
 /// The six names, made good where the input has none.
 fn utsname(machine: &Machine) -> [&str; 6] {
     let uts = &machine.utsname;
-    let release = vmcoreinfo_value(&machine.vmcoreinfo, "OSRELEASE").unwrap_or(UNKNOWN);
+    let release = vmcoreinfo_value(&machine.vmcoreinfo, "OSRELEASE").unwrap_or(UNKNOWN_RELEASE);
     let pick = |name, other| if str::is_empty(name) { other } else { name };
     [
         pick(&uts.sysname, "Linux"),

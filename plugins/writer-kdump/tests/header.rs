@@ -230,7 +230,7 @@ fn what_the_input_does_not_tell_is_made_good() {
         word_bits: 64,
         page_shift: 12,
         max_pfn: 8,
-        vmcoreinfo: b"OSRELEASE=6.12.117\n".to_vec(),
+        vmcoreinfo: b"OSRELEASE=6.12.117\nNUMBER(phys_base)=-400556032\n".to_vec(),
         ..Machine::default()
     };
     let file = File::of(&plan(&machine, &Pages::default()));
@@ -238,6 +238,15 @@ fn what_the_input_does_not_tell_is_made_good() {
     assert_eq!([0, 1, 2, 3, 4, 5].map(|i| file.string(12 + 65 * i)), ["Linux", "", "6.12.117", "unknown", "riscv64", ""]);
     assert_eq!(file.long_long(408), 1_700_000_000, "the time of writing");
     assert_eq!(file.int(460), 1, "crash warns about no CPUs");
+    assert_eq!(file.long_long(4096), 0xffff_ffff_e820_0000, "phys_base");
+}
+
+#[test]
+fn an_input_without_any_names_still_has_a_release() {
+    let machine = Machine { arch: "s390x".into(), big_endian: true, word_bits: 64, page_shift: 12, max_pfn: 8, ..Machine::default() };
+    let file = File::of(&plan(&machine, &Pages::default()));
+    // libkdumpfile makes a version number of it.
+    assert_eq!([0, 2, 3, 4].map(|i| file.string(12 + 65 * i)), ["Linux", "0.0.0-unknown", "unknown", "s390x"]);
     assert_eq!(file.long_long(4096), 0, "phys_base");
 }
 

@@ -12,7 +12,7 @@ pub trait SourceBytes: Send + Sync {
     /// The path or another name for messages.
     fn name(&self) -> String;
     /// Length in bytes, if the input tells.
-    fn len(&self) -> Option<u64>;
+    fn size(&self) -> Option<u64>;
     /// Reads at `offset`; fewer bytes than asked for mean the end.
     ///
     /// # Errors
@@ -38,8 +38,8 @@ impl AbiSource for SourceOut {
     fn name(&self) -> RString {
         self.0.name().into()
     }
-    fn len(&self) -> ROption<u64> {
-        self.0.len().into()
+    fn size(&self) -> ROption<u64> {
+        self.0.size().into()
     }
     fn read_at(&self, offset: u64, mut buf: RSliceMut<'_, u8>) -> AbiResult<usize> {
         stable(self.0.read_at(offset, buf.as_mut_slice()))
@@ -52,8 +52,8 @@ impl SourceBytes for SourceIn {
     fn name(&self) -> String {
         self.0.name().into_string()
     }
-    fn len(&self) -> Option<u64> {
-        self.0.len().into_option()
+    fn size(&self) -> Option<u64> {
+        self.0.size().into_option()
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         safe(self.0.read_at(offset, buf.into()))

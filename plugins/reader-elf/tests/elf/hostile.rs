@@ -23,7 +23,7 @@ impl SourceBytes for Odd {
     fn name(&self) -> String {
         "odd".into()
     }
-    fn len(&self) -> Option<u64> {
+    fn size(&self) -> Option<u64> {
         self.tells_length.then_some(self.bytes.len() as u64)
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -1,0 +1,203 @@
+//! Whenever a run ends, what is there opens: killed, disk full, size limit, and the stream cut anywhere.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use coresift_engine::dump::{Job, run_to};
+use coresift_engine::progress::{Hidden, Progress};
+use coresift_engine::registry::Registry;
+use coresift_engine::sink::Output;
+use coresift_engine::{Result, profile};
+use coresift_sdk::{Result as PluginResult, Sink};
+use coresift_tests::kdump::{INCOMPLETE, Kdump};
+use coresift_tests::vmcores::{KDUMP_6_1, vmlinux_6_1};
+use coresift_tests::{built, command, coresift, peer, peers, scratch};
+
+fn args(output: &Path, extra: &[&str]) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec!["dump".into(), KDUMP_6_1.path().into(), output.into()];
+    args.extend(extra.iter().map(OsString::from));
+    args
+}
+
+/// Number of pages of 6.1 with data: what an incomplete dump may lack.
+fn all_pages() -> u64 {
+    KDUMP_6_1.manifest()["pfns"].as_u64().unwrap()
+}
+
+#[test]
+fn killed_at_any_moment_what_is_there_opens() {
+    let folder = scratch();
+    let output = folder.path().join("dump");
+    let unfinished = folder.path().join("dump.incomplete");
+    let mut opened = 0;
+    for wait in (0..12).map(|i| Duration::from_millis(15 * i)) {
+        let mut child = command(args(&output, &["--force", "--compress", "libdeflate"])).stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(wait);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!output.exists() || Kdump::open(&output).unwrap().status & INCOMPLETE == 0, "an unfinished file has the final name");
+        if Kdump::open_if_there(&unfinished).is_some_and(|k| k.status & INCOMPLETE != 0) {
+            let compared = peers::same_pages(&KDUMP_6_1.path(), &unfinished, all_pages());
+            opened += usize::from(compared["equal"].as_u64().unwrap() > 0);
+        }
+    }
+    assert!(opened > 0, "no run was killed while it wrote");
+}
+
+#[test]
+fn crash_opens_an_incomplete_dump() {
+    let folder = scratch();
+    let output = folder.path().join("dump");
+    coresift(args(&output, &["--limit", "44MiB", "--strict-exit"])).status(3);
+    // The kernel of 6.1 lies at 260 MiB, below where the limit cuts: crash finds what it needs to start.
+    let run = peers::crash(&vmlinux_6_1(), &output, "sys").status(0);
+    assert!(run.stdout.contains("RELEASE: 6.1.0-57-cloud-amd64"), "{}", run.stdout);
+}
+
+#[test]
+fn a_size_limit_is_kept_and_gives_an_incomplete_dump_under_the_final_name() {
+    let folder = scratch();
+    for limit in [20 << 20, 33_333_333u64] {
+        let output = folder.path().join(format!("dump-{limit}"));
+        let run = coresift(args(&output, &["--json", "--limit", &limit.to_string()])).status(0);
+        let report = run.json();
+        assert_eq!(report["outcome"], "incomplete", "{report}");
+        assert!(report["incomplete_because"].as_str().unwrap().contains("size limit"));
+        let len = output.metadata().unwrap().len();
+        assert!(len <= limit && len > limit / 2, "{len} of {limit}");
+        assert_ne!(Kdump::open(&output).unwrap().status & INCOMPLETE, 0);
+        let compared = peers::same_pages(&KDUMP_6_1.path(), &output, all_pages());
+        assert!(compared["equal"].as_u64().unwrap() > 1000);
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_what_was_written_and_says_where() {
+    // A small tmpfs of its own, in a mount namespace of its own.
+    let folder = scratch();
+    let mount = folder.path().join("disk");
+    std::fs::create_dir(&mount).unwrap();
+    let script = "mount -t tmpfs -o size=24m none \"$0\" && shift 0; out=\"$1\"; shift; \"$@\"; rc=$?; cp \"$0/dump.incomplete\" \"$out\"; ls \"$0\"; exit $rc";
+    let rescued = folder.path().join("rescued");
+    let output = mount.join("dump");
+    let mut full: Vec<OsString> = vec!["-m".into(), "sh".into(), "-c".into(), script.into(), mount.into(), rescued.clone().into()];
+    full.push(built().join("coresift").into());
+    full.extend(args(&output, &[]));
+    let full: Vec<_> = full.iter().map(OsString::as_os_str).collect();
+    let namespace: Vec<_> = if rustix::process::geteuid().is_root() { full } else { std::iter::once("-r".as_ref()).chain(full).collect() };
+    let run = peer("unshare", "util-linux", &namespace).status(1).says(&["No space left on device", "opens as an incomplete dump", "--limit"]);
+    assert_eq!(run.stdout.trim(), "dump.incomplete", "nothing else is there");
+    let compared = peers::same_pages(&KDUMP_6_1.path(), &rescued, all_pages());
+    assert!(compared["equal"].as_u64().unwrap() > 1000);
+}
+
+/// Everything a writer wrote, in order.
+#[derive(Default)]
+struct Record(Vec<(u64, Vec<u8>)>);
+
+/// A sink that only records.
+struct Recorder(Arc<Mutex<Record>>, u64);
+
+impl Sink for Recorder {
+    fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
+        let bytes = pieces.concat();
+        self.1 = self.1.max(offset + bytes.len() as u64);
+        self.0.lock().unwrap().0.push((offset, bytes));
+        Ok(())
+    }
+    fn reserve(&mut self, len: u64) -> PluginResult<()> {
+        self.1 = self.1.max(len);
+        self.0.lock().unwrap().0.push((len, Vec::new()));
+        Ok(())
+    }
+    fn positioned(&self) -> bool {
+        true
+    }
+}
+
+impl Output for Recorder {
+    fn written(&self) -> u64 {
+        self.1
+    }
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn place(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// The file that stands after the first `bytes` bytes of the stream were written.
+fn file_after(record: &Record, bytes: usize) -> Vec<u8> {
+    let (mut file, mut left) = (Vec::new(), bytes);
+    for (offset, data) in &record.0 {
+        let data = &data[..data.len().min(left)];
+        let end = *offset as usize + data.len();
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[*offset as usize..end].copy_from_slice(data);
+        left -= data.len();
+        if left == 0 {
+            break;
+        }
+    }
+    file
+}
+
+/// Offsets spread over all structures of a stream: both sides of every kind of border, and a regular net.
+fn cuts(record: &Record, wanted: usize) -> Vec<usize> {
+    let total: usize = record.0.iter().map(|(_, d)| d.len()).sum();
+    let mut cuts = std::collections::BTreeSet::new();
+    let mut at = 0;
+    let ends: Vec<usize> = record.0.iter().map(|(_, d)| { at += d.len(); at }).collect();
+    let near = ends.iter().take(16).chain(ends.iter().rev().take(16));
+    for end in near {
+        cuts.extend([end - 1, *end, end + 1].into_iter().filter(|c| *c <= total));
+    }
+    cuts.extend((0..wanted).map(|i| total * i / wanted));
+    cuts.into_iter().collect()
+}
+
+#[test]
+fn the_stream_cut_at_200_offsets_never_gives_a_wrong_page() {
+    let record = Arc::new(Mutex::new(Record::default()));
+    let registry = Registry::new(&[built()]);
+    let progress: Arc<dyn Progress> = Arc::new(Hidden);
+    let profile = profile::open("kdump", &[]).unwrap();
+    let job = Job { inputs: vec![KDUMP_6_1.path()], output: None, force: false, profile };
+    run_to(&job, &registry, &progress, &|| Ok(Box::new(Recorder(record.clone(), 0)))).unwrap();
+    let record = record.lock().unwrap();
+    let cuts = cuts(&record, 200);
+    assert!(cuts.len() >= 200);
+    let folder = scratch();
+    // libkdumpfile judges all cuts in one run of Python; opening 45 MB 200 times costs most of the time.
+    let (mut dumps, mut none) = (0, 0);
+    for cut in cuts {
+        let path = folder.path().join("cut");
+        std::fs::write(&path, file_after(&record, cut)).unwrap();
+        match Kdump::open(&path) {
+            None => none += 1,
+            Some(_) => {
+                dumps += 1;
+                peers::same_pages(&KDUMP_6_1.path(), &path, all_pages());
+            }
+        }
+    }
+    assert!(dumps > 150 && none > 5, "{dumps} dumps, {none} not yet");
+}
+
+#[test]
+fn the_finished_file_truncated_anywhere_never_gives_a_wrong_page() {
+    let folder = scratch();
+    let output = folder.path().join("dump");
+    coresift(args(&output, &[])).status(0);
+    let file = std::fs::OpenOptions::new().write(true).open(&output).unwrap();
+    let len = output.metadata().unwrap().len();
+    for i in (1..24).rev() {
+        file.set_len(len * i / 24).unwrap();
+        peers::same_pages(&KDUMP_6_1.path(), &output, all_pages());
+    }
+}

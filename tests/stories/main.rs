@@ -1,0 +1,11 @@
+//! End to end tests, one file per story.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // a test that cannot go on fails
+
+mod bad_input;
+mod containment;
+mod crash;
+mod dump;
+mod incomplete;
+mod input;
+mod plugins;
+mod profiles;
