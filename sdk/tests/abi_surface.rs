@@ -59,7 +59,8 @@ fn surface() -> String {
     let mut types = BTreeSet::new();
     describe(PluginModule_Ref::LAYOUT, &mut BTreeSet::new(), &mut types);
     let symbol = String::from_utf8_lossy(SYMBOL);
-    let hello = format!("symbol {}, Hello: {} bytes, aligned to {}\n", symbol.trim_end_matches('\0'), size_of::<Hello>(), align_of::<Hello>());
+    let hello =
+        format!("symbol {}, Hello: {} bytes, aligned to {}\n", symbol.trim_end_matches('\0'), size_of::<Hello>(), align_of::<Hello>());
     types.into_iter().fold(hello, |all, t| all + "\n" + &t)
 }
 
@@ -82,7 +83,9 @@ fn the_surface_reaches_every_trait() {
     for name in ["Reader", "Filter", "Compressor", "Writer", "Source", "Host", "PageSets", "Sink", "Survey"] {
         assert!(surface.contains(&format!("Abi{name}")), "{name} is not in the surface");
     }
-    for value in ["Extent", "Block", "PageBatch", "Packed", "PackedBatch", "AbiMachine", "AbiManifest", "AbiSetup", "AbiPlan", "AbiError", "Erase"] {
+    for value in
+        ["Extent", "Block", "PageBatch", "Packed", "PackedBatch", "AbiMachine", "AbiManifest", "AbiSetup", "AbiPlan", "AbiError", "Erase"]
+    {
         assert!(surface.contains(&format!("\n{value}")), "{value} is not described");
     }
 }

@@ -52,7 +52,9 @@ impl Kdump {
     /// PFNs of the second bitmap, ascending.
     pub fn dumped(&self) -> Vec<u64> {
         let bits = &self.bytes[self.dumped_at..self.dumped_at + self.bitmap_len];
-        let pfns = |(i, byte): (usize, &u8)| (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| (i * 8 + bit) as u64).collect::<Vec<_>>();
+        let pfns = |(i, byte): (usize, &u8)| {
+            (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| (i * 8 + bit) as u64).collect::<Vec<_>>()
+        };
         bits.iter().enumerate().flat_map(pfns).collect()
     }
 

@@ -56,11 +56,13 @@ fn a_compressed_input_gives_the_same_dump() {
     let folder = scratch();
     let plain = bytes_with(&[]);
     let gz = folder.path().join("vmcore.gz");
-    let run = coresift_tests::peer("sh", "gzip", &["-c".as_ref(), "gzip -1c \"$0\" > \"$1\"".as_ref(), KDUMP_6_1.path().as_ref(), gz.as_ref()]);
+    let run =
+        coresift_tests::peer("sh", "gzip", &["-c".as_ref(), "gzip -1c \"$0\" > \"$1\"".as_ref(), KDUMP_6_1.path().as_ref(), gz.as_ref()]);
     assert_eq!(run.status, 0);
     for input in [KDUMP_6_1.packed(), gz] {
         let output = folder.path().join("dump");
-        coresift(["dump".as_ref(), "--force".as_ref(), "--progress".as_ref(), "none".as_ref(), input.as_os_str(), output.as_os_str()]).status(0);
+        coresift(["dump".as_ref(), "--force".as_ref(), "--progress".as_ref(), "none".as_ref(), input.as_os_str(), output.as_os_str()])
+            .status(0);
         assert!(std::fs::read(&output).unwrap() == plain, "{} gives another dump", input.display());
     }
 }

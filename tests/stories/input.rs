@@ -40,7 +40,8 @@ fn a_file_cut_before_its_data_is_refused_and_one_cut_in_its_data_gives_the_rest(
         assert!(pages["absent"].as_u64().unwrap() > 0, "{len}: {report}");
         assert!(report["warnings"].to_string().contains("cut") || report["warnings"].to_string().contains("ends"), "{len}: {report}");
         if len > 0x10_0000 {
-            peers::same_pages(&input, &out, 0);
+            // The page in which the file ends is not there.
+            peers::same_pages(&input, &out, 1);
         }
     }
 }
@@ -63,7 +64,7 @@ fn an_input_that_shrinks_while_it_is_read_costs_pages_and_not_the_run() {
     // The same pages several times over, so that there is time to cut the file under the run.
     let (input, out) = (folder.path().join("vmcore"), folder.path().join("out"));
     std::fs::copy(KDUMP_6_1.path(), &input).unwrap();
-    let args = dump(&input, &out, &["-d", "0", "--compress", "libdeflate", "--set", "compress.level=12", "--threads", "1"]);
+    let args = dump(&input, &out, &["-d", "0", "--compress", "libdeflate", "--set", "compress.level=6", "--threads", "1"]);
     let mut child = command(args).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let unfinished = folder.path().join("out.incomplete");
     let begun = Instant::now();
@@ -129,7 +130,8 @@ fn unreadable_pages_are_left_out_and_counted() {
     let folder = scratch();
     let shim = libs::compile(folder.path(), "baddisk.so", BAD_DISK);
     let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
-    let output = command(dump(&input, &out, &["-d", "0", "--strict-exit"])).env("LD_PRELOAD", shim).env("BAD_DISK", &input).output().unwrap();
+    let output =
+        command(dump(&input, &out, &["-d", "0", "--strict-exit"])).env("LD_PRELOAD", shim).env("BAD_DISK", &input).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["pages"]["lost"], 3);

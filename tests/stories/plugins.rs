@@ -112,7 +112,9 @@ fn libraries_that_must_not_be_loaded_are_refused_in_one_line() {
     std::fs::write(&text, "no library").unwrap();
     coresift(["plugins".as_ref(), "check".as_ref(), text.as_os_str()]).status(1).says(&["it is no shared library"]);
     // All of them beside the good ones: the list shows both, and a run is not disturbed.
-    let list = coresift(["--plugin-dir".as_ref(), folder.path().as_os_str(), "--json".as_ref(), "plugins".as_ref(), "list".as_ref()]).status(0).json();
+    let list = coresift(["--plugin-dir".as_ref(), folder.path().as_os_str(), "--json".as_ref(), "plugins".as_ref(), "list".as_ref()])
+        .status(0)
+        .json();
     assert_eq!(list["refused"].as_array().unwrap().len(), 9, "{list}");
     assert!(list["plugins"].as_array().unwrap().len() >= 8);
 }
@@ -143,20 +145,30 @@ fn as_root_a_library_that_others_may_write_is_refused() {
 fn the_working_directory_is_never_searched() {
     let folder = scratch();
     libs::compile(folder.path(), "libfilter_here.so", &libs::hello("CORESIFT", 0, 1, 1, "here"));
-    let output = coresift_tests::command(["--json", "plugins", "list"]).current_dir(folder.path()).env("CORESIFT_PLUGIN_PATH", ":.:").output().unwrap();
+    let output = coresift_tests::command(["--json", "plugins", "list"])
+        .current_dir(folder.path())
+        .env("CORESIFT_PLUGIN_PATH", ":.:")
+        .output()
+        .unwrap();
     assert!(!String::from_utf8_lossy(&output.stdout).contains("libfilter_here"));
 }
 
 /// A plugin built against this ABI when it was pinned, kept as a file: hosts built later must load it.
 #[test]
 fn a_plugin_built_when_the_abi_was_pinned_loads_and_works() {
-    let packed = workspace().join(format!("tests/abi/libfilter_pinned-{}.{}.so.zst", coresift_sdk::hello::ABI_MAJOR, coresift_sdk::hello::ABI_MINOR));
+    let packed = workspace().join(format!(
+        "tests/abi/libfilter_pinned-{}.{}.so.zst",
+        coresift_sdk::hello::ABI_MAJOR,
+        coresift_sdk::hello::ABI_MINOR
+    ));
     if std::env::consts::ARCH != "x86_64" {
         // The kept file is x86_64 code; elsewhere the surface test of the SDK stands alone.
         assert!(packed.is_file());
         return;
     }
-    let bytes = zstd::decode_all(std::fs::File::open(&packed).unwrap_or_else(|e| panic!("{}: {e}: see tests/abi/README.md", packed.display()))).unwrap();
+    let bytes =
+        zstd::decode_all(std::fs::File::open(&packed).unwrap_or_else(|e| panic!("{}: {e}: see tests/abi/README.md", packed.display())))
+            .unwrap();
     let folder = scratch();
     std::fs::write(folder.path().join("libfilter_pinned.so"), bytes).unwrap();
     let profile = folder.path().join("pinned.toml");

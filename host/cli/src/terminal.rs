@@ -94,7 +94,9 @@ impl State {
 
     fn event(&self) {
         let (phase, done, total, seconds) = (self.phase, self.done, self.total, self.begun.elapsed().as_secs_f64());
-        event(&serde_json::json!({ "event": "progress", "phase": phase, "done": done, "total": total, "unit": self.unit(), "seconds": seconds }));
+        event(
+            &serde_json::json!({ "event": "progress", "phase": phase, "done": done, "total": total, "unit": self.unit(), "seconds": seconds }),
+        );
     }
 
     fn line(&self) {

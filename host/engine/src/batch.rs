@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn batches_cover_every_page_once_in_order_and_stop_at_extents() {
         let set = PageSet::from_blocks([(0, BlockSet::All), (1, BlockSet::All)]);
-        let extents = [Extent::mapped(0, 1000, 0, 0x1000), Extent::encoded(1000, 1), Extent::mapped(1001, 2 * BLOCK_PAGES - 1001, 0, 0x900_0000)];
+        let extents =
+            [Extent::mapped(0, 1000, 0, 0x1000), Extent::encoded(1000, 1), Extent::mapped(1001, 2 * BLOCK_PAGES - 1001, 0, 0x900_0000)];
         let mut expected = 0;
         for (i, plan) in Planner::new(&set, &extents, 12, 4 << 20).enumerate() {
             assert_eq!(plan.number, i as u64);

@@ -44,7 +44,8 @@ const fn in_flight(threads: usize) -> usize {
 /// Memory that can be had without swapping: MemAvailable, and what a memory cgroup leaves.
 fn free_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let available = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())? << 10;
+    let available =
+        meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())? << 10;
     Some(cgroup_left().map_or(available, |left| left.min(available)))
 }
 

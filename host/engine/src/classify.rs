@@ -82,7 +82,14 @@ struct Classed {
 ///
 /// # Errors
 /// A filter failed that must not fail (it erases secrets, or the profile says `on_failure = "stop"`).
-pub fn classify(image: &Image, filters: &[RunningFilter], tally: &Tally, issues: &Issues, progress: &dyn Progress, parallel: bool) -> Result<Classified> {
+pub fn classify(
+    image: &Image,
+    filters: &[RunningFilter],
+    tally: &Tally,
+    issues: &Issues,
+    progress: &dyn Progress,
+    parallel: bool,
+) -> Result<Classified> {
     let mut surveys = Vec::with_capacity(filters.len());
     let mut patches = Vec::new();
     for filter in filters {

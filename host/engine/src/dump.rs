@@ -125,7 +125,8 @@ impl Dump<'_> {
             tally: &tally,
             issues: &self.issues,
         };
-        let mut writing = Writing { writer: writer.as_mut(), title: &title, output: output.as_mut(), progress: self.progress.as_ref(), pages: 0 };
+        let mut writing =
+            Writing { writer: writer.as_mut(), title: &title, output: output.as_mut(), progress: self.progress.as_ref(), pages: 0 };
         let copied = scheduler::run(planner, &packing, &mut writing, budget);
         let pages_written = writing.pages;
         seconds.copy = clock.elapsed().as_secs_f64();
@@ -133,7 +134,7 @@ impl Dump<'_> {
         let incomplete_because = match copied {
             Ok(()) => None,
             // A size limit was asked for: what fits is the dump.
-            Err(e) if e.no_space && profile.limit.is_some_and(|limit| output.written().saturating_add(LIMIT_SLACK) >= limit) => Some(e.message),
+            Err(e) if e.no_space && output.limit_reached() => Some(e.message),
             Err(e) => return Err(self.unfinished(e, output.as_ref(), pages_written)),
         };
         let clock = Instant::now();
@@ -143,7 +144,12 @@ impl Dump<'_> {
         finished.and_then(|()| output.finish()).map_err(|e| self.unfinished(e, output.as_ref(), pages_written))?;
         seconds.sync = clock.elapsed().as_secs_f64();
         seconds.total = self.started.elapsed().as_secs_f64();
-        Ok(self.report(&classified, &tally, &filters, Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads: budget.threads }))
+        Ok(self.report(
+            &classified,
+            &tally,
+            &filters,
+            Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads: budget.threads },
+        ))
     }
 
     fn writer(&self, host: &coresift_sdk::Host) -> Result<Box<dyn Writer>> {
@@ -178,11 +184,7 @@ impl Dump<'_> {
             let _ = std::fs::remove_file(place);
             "nothing usable was written".to_owned()
         };
-        let hint = if e.no_space {
-            "make room, choose a smaller profile (--profile small), or set --limit"
-        } else {
-            e.hint.as_str()
-        };
+        let hint = if e.no_space { "make room, choose a smaller profile (--profile small), or set --limit" } else { e.hint.as_str() };
         let hint = if hint.is_empty() { left } else { format!("{hint}; {left}") };
         Error { hint, ..e }
     }
@@ -231,9 +233,6 @@ impl Dump<'_> {
         }
     }
 }
-
-/// A limit counts as reached when no further batch fits.
-const LIMIT_SLACK: u64 = 2 * crate::batch::BATCH_BYTES as u64;
 
 /// What the copy phase leaves for the report.
 struct Written {

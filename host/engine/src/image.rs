@@ -116,7 +116,13 @@ impl Image {
         Self::open_with(sources, plugin, config, why, progress)
     }
 
-    fn open_with(sources: Vec<Arc<Source>>, plugin: Arc<Plugin>, config: Config, why: String, progress: &Arc<dyn Progress>) -> Result<Self> {
+    fn open_with(
+        sources: Vec<Arc<Source>>,
+        plugin: Arc<Plugin>,
+        config: Config,
+        why: String,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Self> {
         let given = sources.iter().map(|s| coresift_sdk::Source::new(s.clone())).collect();
         let setup = Setup { config, host: services(progress, None), machine: None, sources: given };
         let name = sources.first().map(|s| s.path().display().to_string()).unwrap_or_default();
@@ -125,7 +131,9 @@ impl Image {
             if e.message.contains(&name) { e } else { Error { message: format!("{name}: {}", e.message), ..e } }
         })?;
         let mut machine = reader.machine();
-        let bad = |what: String| Error::failed(format!("{}: {}: {what}", name, plugin.title())).hint("this is a bug of the plugin: report it to its author");
+        let bad = |what: String| {
+            Error::failed(format!("{}: {}: {what}", name, plugin.title())).hint("this is a bug of the plugin: report it to its author")
+        };
         if !PAGE_SHIFTS.contains(&machine.page_shift) {
             return Err(bad(format!("claims pages of 2^{} bytes", machine.page_shift)));
         }
@@ -226,7 +234,9 @@ fn clip(extents: &mut Vec<Extent>, page_shift: u32) -> Option<String> {
         e.pages > 0
     });
     let gone = before - extents.iter().map(|e| e.pages).sum::<u64>();
-    (gone > 0).then(|| format!("{gone} pages lie beyond {PADDR_BITS} bits of address or 2^36 pages of RAM and are left out: the headers are damaged"))
+    (gone > 0).then(|| {
+        format!("{gone} pages lie beyond {PADDR_BITS} bits of address or 2^36 pages of RAM and are left out: the headers are damaged")
+    })
 }
 
 /// The services of the host for one plugin.

@@ -146,7 +146,10 @@ impl Info {
         let compressed = self.compressed.map(|c| format!(", compressed with {c}")).unwrap_or_default();
         line("format", format!("{} (reader {}){compressed}", self.format, self.reader));
         line("kernel", if self.release.is_empty() { "unknown: no VMCOREINFO".into() } else { format!("Linux {}", self.release) });
-        line("machine", format!("{}, {}-bit, {}-endian, pages of {}", self.arch, self.word_bits, self.byte_order, human(self.page_size as u64)));
+        line(
+            "machine",
+            format!("{}, {}-bit, {}-endian, pages of {}", self.arch, self.word_bits, self.byte_order, human(self.page_size as u64)),
+        );
         line("CPUs", if self.cpus == 0 { "unknown: no register notes".into() } else { self.cpus.to_string() });
         line("crash time", if self.crash_time == 0 { "unknown".into() } else { utc(self.crash_time) });
         if let Some(id) = &self.build_id {

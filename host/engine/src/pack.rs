@@ -1,8 +1,6 @@
 //! PACK: a batch's pages are read, erased where asked, judged by their bytes, and compressed. Runs on every worker.
 
-use coresift_sdk::{
-    Compressor, ErrorKind, Filter, Host, PackBuffer, PackedPage, PageList, Setup, Stages, Verdict,
-};
+use coresift_sdk::{Compressor, ErrorKind, Filter, Host, PackBuffer, PackedPage, PageList, Setup, Stages, Verdict};
 
 use crate::batch::BatchPlan;
 use crate::classify::Patches;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use coresift_sdk::{PackedBatch, Writer};
+use coresift_sdk::{ErrorKind, PackedBatch, PackedPage, Writer};
 
 use crate::batch::{BatchPlan, Planner};
 use crate::budget::Budget;
@@ -30,14 +30,29 @@ pub struct Writing<'a> {
     pub pages: u64,
 }
 
+/// Pages that are not tried in smaller pieces when the output is full.
+const PIECE_MIN: usize = 8;
+
 impl Writing<'_> {
     fn batch(&mut self, batch: &Batch) -> Result<()> {
-        let pages = batch.pages();
-        let outcome = self.writer.write(&PackedBatch::new(batch.pfns(), &pages), self.output);
-        outcome.map_err(|e| Error::plugin(self.title, &e))?;
-        self.pages += batch.len() as u64;
-        self.progress.advance(batch.len() as u64);
-        Ok(())
+        self.pages(batch.pfns(), &batch.pages())
+    }
+
+    /// Writes pages; when the output is full, as many of them as still fit.
+    fn pages(&mut self, pfns: &[u64], pages: &[PackedPage<'_>]) -> Result<()> {
+        match self.writer.write(&PackedBatch::new(pfns, pages), self.output) {
+            Ok(()) => {
+                self.pages += pfns.len() as u64;
+                self.progress.advance(pfns.len() as u64);
+                Ok(())
+            }
+            Err(e) if e.kind == ErrorKind::NoSpace && pfns.len() > PIECE_MIN => {
+                let (pfns, pages) = (pfns.split_at(pfns.len() / 2), pages.split_at(pages.len() / 2));
+                self.pages(pfns.0, pages.0)?;
+                self.pages(pfns.1, pages.1)
+            }
+            Err(e) => Err(Error::plugin(self.title, &e)),
+        }
     }
 }
 

@@ -20,6 +20,10 @@ const PIECES_MAX: usize = 1024;
 pub trait Output: Sink + Send {
     /// Length so far, in bytes.
     fn written(&self) -> u64;
+    /// True if a write was refused because of the size limit that was asked for, and not by the disk.
+    fn limit_reached(&self) -> bool {
+        false
+    }
     /// Makes it durable and gives it its name.
     ///
     /// # Errors
@@ -75,6 +79,7 @@ pub struct FileSink {
     current: PathBuf,
     end: u64,
     limit: Option<u64>,
+    limit_reached: bool,
     force: bool,
 }
 
@@ -88,10 +93,12 @@ impl FileSink {
         if let Ok(meta) = std::fs::metadata(name) {
             let kind = meta.file_type();
             if kind.is_dir() {
-                return Err(Error::failed(format!("the output {shown} is a directory")).hint(format!("give a file name, e.g. {}", name.join("vmcore").display())));
+                return Err(Error::failed(format!("the output {shown} is a directory"))
+                    .hint(format!("give a file name, e.g. {}", name.join("vmcore").display())));
             }
             if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
-                return Err(Error::failed(format!("the output {shown} is a pipe or character device, and a dump needs random access")).hint("write to a file or a block device"));
+                return Err(Error::failed(format!("the output {shown} is a pipe or character device, and a dump needs random access"))
+                    .hint("write to a file or a block device"));
             }
             if kind.is_file() && !force {
                 return Err(Error::failed(format!("the output {shown} exists")).hint("choose another name, or overwrite it with --force"));
@@ -102,7 +109,8 @@ impl FileSink {
         match std::fs::metadata(folder) {
             Ok(meta) if meta.is_dir() => Ok(()),
             Ok(_) => Err(Error::failed(format!("the output's folder {} is a file", folder.display())).hint("check the path")),
-            Err(e) => Err(Error::failed(format!("the output's folder {}: {}", folder.display(), plain(&e))).hint(format!("mkdir -p {}", folder.display()))),
+            Err(e) => Err(Error::failed(format!("the output's folder {}: {}", folder.display(), plain(&e)))
+                .hint(format!("mkdir -p {}", folder.display()))),
         }
     }
 
@@ -120,7 +128,7 @@ impl FileSink {
             options.create(true).truncate(true);
         }
         let file = options.open(&current).map_err(|e| Error::io("cannot make the output", &current, &e))?;
-        Ok(Self { file, name: name.to_owned(), current, end: 0, limit, force })
+        Ok(Self { file, name: name.to_owned(), current, end: 0, limit, limit_reached: false, force })
     }
 
     fn full(&self, what: &str) -> PluginError {
@@ -139,11 +147,26 @@ impl FileSink {
         rustix::fs::fstatvfs(&self.file).is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) / 2 >= len)
     }
 
-    fn check_limit(&self, end: u64) -> PluginResult<()> {
+    fn check_limit(&mut self, end: u64) -> PluginResult<()> {
         match self.limit {
-            Some(limit) if end > limit => Err(self.full(&format!("the size limit of {} is reached", human(limit)))),
+            Some(limit) if end > limit => {
+                self.limit_reached = true;
+                Err(self.full(&format!("the size limit of {} is reached", human(limit))))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Fills the beginning of a device with zeros: it holds what was there before, and a bitmap must not.
+    fn zero_device(&mut self, len: u64) -> PluginResult<()> {
+        let zeros = vec![0u8; 1 << 20];
+        let mut at = 0;
+        while at < len {
+            let n = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
+            self.write_at(at, &[zeros.get(..n).unwrap_or_default()])?;
+            at += n as u64;
+        }
+        Ok(())
     }
 }
 
@@ -182,7 +205,9 @@ impl Sink for FileSink {
 
     fn reserve(&mut self, len: u64) -> PluginResult<()> {
         self.check_limit(len)?;
-        if self.name != self.current {
+        if self.name == self.current {
+            self.zero_device(len)?;
+        } else {
             let reserved = self.has_room_for(len) && rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len).is_ok();
             // The file system cannot or will not: a hole does as well, only without the promise.
             if !reserved {
@@ -201,6 +226,10 @@ impl Sink for FileSink {
 impl Output for FileSink {
     fn written(&self) -> u64 {
         self.end
+    }
+
+    fn limit_reached(&self) -> bool {
+        self.limit_reached
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -45,7 +45,14 @@ impl Source {
             let hint = "save it to a file first: a dump needs random access to its input";
             return Err(Error::failed(format!("the input {} is a pipe", path.display())).hint(hint));
         }
-        let mut source = Self { path: path.to_owned(), len: length(&file, &meta), file, unmappable: AtomicBool::new(false), spooled: None, warnings: Vec::new() };
+        let mut source = Self {
+            path: path.to_owned(),
+            len: length(&file, &meta),
+            file,
+            unmappable: AtomicBool::new(false),
+            spooled: None,
+            warnings: Vec::new(),
+        };
         let mut head = [0u8; 4];
         let n = source.file.read_at(&mut head, 0).map_err(|e| Error::io("cannot read the input", path, &e))?;
         if n == 0 {

@@ -1,5 +1,5 @@
-//! LZO1X pages: for the readers that RHEL and Debian have shipped since 2012, whose default (`makedumpfile -l`) it is.
-//! As fast as Snappy, a little smaller, and read by every stock build of crash, libkdumpfile and makedumpfile.
+//! LZO1X pages: for speed where readers are not known. It is RHEL's default (`makedumpfile -l`), and the crash,
+//! libkdumpfile and makedumpfile of RHEL and Debian all read it; pages are a little smaller than with Snappy.
 //!
 //! It has no configuration keys. Encoder and decoder are our own, written from the format's description: every other
 //! fast encoder is under the GPL.

@@ -9,7 +9,7 @@ pub const DESCRIPTOR: usize = 24;
 /// Where a page is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Descriptor {
-    /// offset of its bytes; 0 says that the dump has not got it
+    /// offset of its bytes
     pub offset: u64,
     /// stored bytes
     pub size: u32,

@@ -1,12 +1,13 @@
 //! A dump being written.
 
-use coresift_sdk::codec::{NONE, ZLIB};
-use coresift_sdk::{End, Error, PackedBatch, PageContent, PageSet, Plan, Result, Sink};
+use coresift_sdk::codec::ZLIB;
+use coresift_sdk::{End, Error, PackedBatch, PageContent, PageSet, Plan, Result, Run, Sink};
 
 use crate::descriptors::{DESCRIPTOR, Descriptor};
 use crate::geometry::Geometry;
 use crate::header::{INCOMPLETE, SIGNATURE, header, status, sub_header};
 use crate::layout::Layout;
+use crate::marks::Marks;
 use crate::notes::Notes;
 
 /// Bitmaps go out in pieces of this size, so that memory stays the same for any machine: the two of 4 TiB of RAM have
@@ -20,108 +21,111 @@ pub struct Dump {
     /// the status of a complete dump
     status: u32,
     status_at: u64,
-    /// pages whose descriptors are done; the next page's rank, since batches cover the dumped PFNs in order
-    done: u64,
+    /// pages that came, of those planned
+    come: u64,
+    /// descriptors that are written; the next page's rank
+    described: u64,
     /// all PFNs so far are below this one
     next_pfn: u64,
     /// where the next data goes
     data_at: u64,
-    /// a batch failed
-    lost: bool,
-    /// what stands for a page that is not there
-    missing: Descriptor,
-    /// descriptors of a batch, kept to be used again
+    /// bits of the bitmap of dumped pages; `None` in a stream, which has all of them in front
+    marks: Option<Marks>,
+    /// PFNs and descriptors of a batch, kept to be used again
+    pfns: Vec<u64>,
     table: Vec<u8>,
 }
 
 impl Dump {
     /// Writes all that goes before the pages.
     ///
-    /// The signature comes last: killed before it, the file is no dump; after it, it is one whose pages are all lost.
+    /// The signature comes last: killed before it, the file is no dump; after it, it is one without pages.
     pub fn begin(plan: &Plan<'_>, sink: &mut dyn Sink) -> Result<Self> {
         let layout = Layout::of(plan.machine);
         let notes = Notes::of(plan.machine, layout);
         let geometry = Geometry::of(plan, layout, notes.len())?;
         let status = status(plan.codec)?;
         let zeros = vec![0u8; plan.machine.page_size()];
+        // A page's bit is set when the page is there, so that a file never claims one that it has not got. Going back to
+        // the bitmap costs the reader of a stream, so a stream claims all pages in front.
+        let marks = sink.positioned().then(Marks::default);
 
-        // Descriptors that are all zero say "lost"; crash before 8.0.6 dies of SIGBUS in a file too short for its bitmaps.
+        // crash before 8.0.6 dies of SIGBUS in a file too short for its bitmaps.
         sink.reserve(geometry.data_at())?;
         let sub = sub_header(plan, layout, &geometry, &notes);
         // Readers read whole blocks.
         let padding = padding(&zeros, sub.len() + notes.len());
         sink.write_at(geometry.block, &[&sub, notes.input, &notes.added, padding])?;
         bitmap(plan, PageSet::Ram, geometry.bitmap_len, geometry.bitmaps_at, sink)?;
-        bitmap(plan, PageSet::Dumped, geometry.bitmap_len, geometry.bitmaps_at + geometry.bitmap_len, sink)?;
+        if marks.is_none() {
+            bitmap(plan, PageSet::Dumped, geometry.bitmap_len, geometry.dumped_at(), sink)?;
+        }
         // Written in any case: it is one page, and whether a zero page will come is not known yet.
         sink.write_at(geometry.zero_at, &[&zeros])?;
         let status_at = write_header(plan, layout, &geometry, status | INCOMPLETE, &zeros, sink)?;
-        // In a flattened file crash does not look at the offset: of a raw page without bytes it returns what its buffer
-        // held before; of a zlib page without bytes it says that it cannot be uncompressed.
-        let missing = Descriptor { flags: if sink.positioned() { NONE } else { ZLIB }, ..Descriptor::default() };
         let data_at = geometry.data_at();
-        Ok(Self { layout, geometry, status, status_at, done: 0, next_pfn: 0, data_at, lost: false, missing, table: Vec::new() })
+        let (pfns, table) = (Vec::new(), Vec::new());
+        Ok(Self { layout, geometry, status, status_at, come: 0, described: 0, next_pfn: 0, data_at, marks, pfns, table })
     }
 
-    /// Writes a batch: first the data, then the descriptors.
+    /// Writes a batch: the data, then the descriptors, then the bits that say that both are there.
     ///
-    /// A batch that fails still takes its descriptors, all zero, so that later batches get theirs at the right place.
+    /// A batch that fails leaves nothing behind that a reader sees; it may be given again in smaller pieces.
     pub fn write(&mut self, batch: &PackedBatch<'_>, sink: &mut dyn Sink) -> Result<()> {
-        let first = self.done;
-        let done = first.saturating_add(batch.iter().len() as u64);
-        if done > self.geometry.descriptors {
-            self.lost = true;
+        let come = self.come.saturating_add(batch.iter().len() as u64);
+        if come > self.geometry.descriptors {
             return Err(Error::format(format!("more pages than the {} planned", self.geometry.descriptors)));
         }
-        self.done = done;
-        let result = self.put(batch, first, sink);
-        self.lost |= result.is_err();
-        result
-    }
-
-    fn put(&mut self, batch: &PackedBatch<'_>, first: u64, sink: &mut dyn Sink) -> Result<()> {
         let block = self.geometry.block as usize;
-        let mut at = self.data_at;
+        let (mut data_at, mut next_pfn) = (self.data_at, self.next_pfn);
         let mut pieces = Vec::with_capacity(batch.iter().len());
         self.table.clear();
+        self.pfns.clear();
         for (pfn, content) in batch.iter() {
-            if pfn < self.next_pfn {
+            if pfn < next_pfn {
                 return Err(Error::format("pages out of order").at_pfn(pfn));
             }
-            self.next_pfn = pfn.saturating_add(1);
+            next_pfn = pfn.saturating_add(1);
             let descriptor = match content {
                 PageContent::Stored { data, codec } => {
-                    // crash copies a whole page out of a raw one, however short. A compressed one is shorter than a page,
-                    // so that a descriptor torn before its codec is never taken for a raw page's.
+                    // crash copies a whole page out of a raw one, however short. A compressed one is shorter than a page.
                     let fits = if codec == 0 { data.len() == block } else { (1..block).contains(&data.len()) };
                     if !fits {
                         return Err(Error::format(format!("a page of codec {codec:#x} with {} bytes", data.len())).at_pfn(pfn));
                     }
-                    let stored = Descriptor { offset: at, size: data.len() as u32, flags: status(codec)? };
-                    at += data.len() as u64;
+                    let stored = Descriptor { offset: data_at, size: data.len() as u32, flags: status(codec)? };
+                    data_at += data.len() as u64;
                     pieces.push(data);
                     stored
                 }
                 PageContent::Zero => Descriptor { offset: self.geometry.zero_at, size: block as u32, flags: 0 },
-                // Its bit in the bitmap stays, so its descriptor must too; readers give an error.
-                PageContent::Missing => self.missing,
+                PageContent::Missing if self.marks.is_some() => continue,
+                // A stream has claimed the page, so it needs a descriptor. crash does not look at the offset of one in a
+                // flattened file: of a raw page without bytes it returns what its buffer held before; of a zlib page
+                // without bytes it says that it cannot be uncompressed.
+                PageContent::Missing => Descriptor { flags: ZLIB, ..Descriptor::default() },
             };
             descriptor.append_to(&mut self.table, self.layout);
+            self.pfns.push(pfn);
         }
         if !pieces.is_empty() {
             sink.write_at(self.data_at, &pieces)?;
-            self.data_at = at;
         }
         if !self.table.is_empty() {
-            sink.write_at(self.geometry.descriptors_at + first * DESCRIPTOR as u64, &[&self.table])?;
+            sink.write_at(self.geometry.descriptors_at + self.described * DESCRIPTOR as u64, &[&self.table])?;
         }
+        if let Some(marks) = &mut self.marks {
+            marks.write(&self.pfns, self.geometry.dumped_at(), sink)?;
+        }
+        self.described += self.pfns.len() as u64;
+        (self.come, self.data_at, self.next_pfn) = (come, data_at, next_pfn);
         Ok(())
     }
 
     /// Takes the incomplete mark away if every page is there.
     pub fn finish(&self, end: &End, sink: &mut dyn Sink) -> Result<()> {
-        let missing = self.geometry.descriptors - self.done;
-        let complete = !end.incomplete && end.lost_pages == 0 && !self.lost && missing == 0;
+        let missing = self.geometry.descriptors - self.come;
+        let complete = !end.incomplete && end.lost_pages == 0 && missing == 0;
         if complete {
             sink.write_at(self.status_at, &[&self.layout.word32(self.status)])?;
         } else if !sink.positioned() {
@@ -136,9 +140,11 @@ impl Dump {
 
 /// Writes a bitmap.
 fn bitmap(plan: &Plan<'_>, which: PageSet, len: u64, at: u64, sink: &mut dyn Sink) -> Result<()> {
-    let mut piece = vec![0u8; usize::try_from(len).map_or(BITMAP_PIECE, |len| len.min(BITMAP_PIECE))];
     let mut done = 0u64;
-    while done < len {
+    let mut piece = vec![0u8; usize::try_from(len).map_or(BITMAP_PIECE, |len| len.min(BITMAP_PIECE))];
+    // Address space without memory can be a thousand times the memory: its bits are the zeros that are there already.
+    while let Some(pfn) = next_page(plan, which, done * 8).filter(|pfn| pfn / 8 < len) {
+        done += (pfn / 8 - done) / BITMAP_PIECE as u64 * BITMAP_PIECE as u64;
         let rest = usize::try_from(len - done).unwrap_or(BITMAP_PIECE).min(piece.len());
         let Some(bits) = piece.get_mut(..rest) else { break };
         plan.pages.bitmap(which, done * 8, bits);
@@ -146,6 +152,12 @@ fn bitmap(plan: &Plan<'_>, which: PageSet, len: u64, at: u64, sink: &mut dyn Sin
         done += rest as u64;
     }
     Ok(())
+}
+
+/// The first page of a set at or behind `from`.
+fn next_page(plan: &Plan<'_>, which: PageSet, from: u64) -> Option<u64> {
+    let mut run = [Run { first_pfn: 0, pages: 0 }];
+    (plan.pages.runs(which, from, &mut run) == 1).then(|| run.first().map(|r| r.first_pfn))?
 }
 
 /// Writes the header's block, the signature last, and returns the offset of the status.

@@ -64,6 +64,11 @@ impl Geometry {
         })
     }
 
+    /// Offset of the bitmap of dumped pages, the second one.
+    pub fn dumped_at(&self) -> u64 {
+        self.bitmaps_at + self.bitmap_len
+    }
+
     /// Offset of the first page's data.
     pub fn data_at(&self) -> u64 {
         self.zero_at + self.block

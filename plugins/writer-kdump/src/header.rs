@@ -10,7 +10,7 @@ use crate::notes::Notes;
 /// The first eight bytes of a dump.
 pub const SIGNATURE: &[u8; 8] = b"KDUMP   ";
 
-/// Header version 6: PFNs have 64 bits (makedumpfile 1.5.5, crash 7.0.4, 2014).
+/// Header version 6: PFNs have 64 bits. crash has read it since 7.0.4 (2014), and makedumpfile writes no other.
 const VERSION: u32 = 6;
 
 /// `DUMP_DH_COMPRESSED_INCOMPLETE`: a bit of the status.

@@ -4,7 +4,7 @@
 //! ```text
 //! block 0                 header                      header.rs
 //! block 1 …               sub-header, ELF notes       header.rs, notes.rs
-//! behind them             bitmap of RAM, bitmap of dumped pages, one bit a PFN
+//! behind them             bitmap of RAM, bitmap of dumped pages, one bit a PFN: marks.rs
 //! behind them             page descriptors            descriptors.rs
 //! behind them             a zero page for all zero pages, then the pages' data
 //! ```
@@ -19,6 +19,7 @@ mod dump;
 mod geometry;
 mod header;
 mod layout;
+mod marks;
 mod notes;
 
 use coresift_sdk::{End, Error, Manifest, PackedBatch, Plan, Result, Setup, Sink, Writer, codec};

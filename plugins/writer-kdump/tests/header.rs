@@ -91,7 +91,7 @@ fn x86_64() {
     let (ram, dumped) = (2 * 4096, 5 * 4096);
     let set = |at: usize| (0..3 * 4096 * 8).filter(|bit| file.bytes[at + bit / 8] >> (bit % 8) & 1 == 1).collect::<Vec<_>>();
     assert_eq!(set(ram), [0, 1, 9, 0x13fd6]);
-    assert_eq!(set(dumped), [1, 0x13fd6]);
+    assert!(set(dumped).is_empty(), "pages are marked as they come");
     // Two descriptors from block 8 on, behind them the zero page.
     assert_eq!(file.bytes.len(), 8 * 4096 + 2 * 24 + 4096);
 }

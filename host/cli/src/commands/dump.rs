@@ -80,7 +80,11 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     let job = Job { inputs, output, force: args.force, profile };
     let report = dump::run(&job, &common.registry(), &terminal)?;
     drop(terminal);
-    if json { print_json(&report) } else { print(&text(&report)) }
+    if json {
+        print_json(&report)
+    } else {
+        print(&text(&report))
+    }
     Ok(match report.outcome {
         _ if !args.strict_exit => 0,
         Outcome::Complete => 0,
@@ -131,7 +135,8 @@ fn compressor(argument: &str) -> Result<Setting> {
     table.0.insert("plugin".into(), node(Value::Text(name.to_owned())));
     if let Some(level) = level {
         let number = level.parse().map_err(|_| {
-            Error::usage(format!("{option}: `{level}` is no level")).hint("for example --compress zstd:3; `coresift plugins show zstd` has the range")
+            Error::usage(format!("{option}: `{level}` is no level"))
+                .hint("for example --compress zstd:3; `coresift plugins show zstd` has the range")
         })?;
         table.0.insert("level".into(), node(Value::Integer(number)));
     }
@@ -161,7 +166,9 @@ fn text(report: &Report) -> String {
         (None, ..) => "dry run: nothing was written".to_owned(),
         (Some(name), Outcome::Complete, _) => format!("dump saved to {name}"),
         (Some(name), Outcome::Degraded, _) => format!("dump saved to {name}, DEGRADED: see below"),
-        (Some(name), Outcome::Incomplete, why) => format!("INCOMPLETE dump saved to {name}: {}", why.as_deref().unwrap_or("unknown reason")),
+        (Some(name), Outcome::Incomplete, why) => {
+            format!("INCOMPLETE dump saved to {name}: {}", why.as_deref().unwrap_or("unknown reason"))
+        }
     };
     format!("{head}\n{}", report.text())
 }

@@ -23,6 +23,10 @@ pub struct Args {
 pub fn run(args: &Args, common: &Common) -> Result<u8> {
     let terminal: Arc<dyn Progress> = Arc::new(Terminal::new(Mode::None));
     let found = info(&args.inputs, &common.registry(), &terminal)?;
-    if common.json { print_json(&found) } else { print(&found.text()) }
+    if common.json {
+        print_json(&found)
+    } else {
+        print(&found.text())
+    }
     Ok(0)
 }

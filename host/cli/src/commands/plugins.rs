@@ -35,7 +35,11 @@ pub fn run(command: &Command, common: &Common) -> Result<u8> {
         Command::List => list(common),
         Command::Show { name } => {
             let plugin = find(&common.registry(), name)?;
-            if common.json { print_json(&describe(&plugin)) } else { print(&text(&plugin)) }
+            if common.json {
+                print_json(&describe(&plugin))
+            } else {
+                print(&text(&plugin))
+            }
             Ok(0)
         }
         Command::Check { file } => {
@@ -99,10 +103,10 @@ fn find(registry: &Registry, name: &str) -> Result<Arc<Plugin>> {
             Err(Error::usage(format!("`{name}` is more than one plugin")).hint(hint))
         }
         // The registry's own message knows the near names and why a library was refused.
-        (None, _) => Kind::ALL.into_iter().find_map(|k| registry.get(k, name).err().filter(|e| !e.message.contains("not found"))).map_or_else(
-            || Err(Error::failed(format!("no plugin is called `{name}`")).hint("`coresift plugins list` shows all")),
-            Err,
-        ),
+        (None, _) => Kind::ALL
+            .into_iter()
+            .find_map(|k| registry.get(k, name).err().filter(|e| !e.message.contains("not found")))
+            .map_or_else(|| Err(Error::failed(format!("no plugin is called `{name}`")).hint("`coresift plugins list` shows all")), Err),
     }
 }
 

@@ -59,7 +59,9 @@ pub fn run(command: &Command, common: &Common) -> Result<u8> {
             names.push(plugins.compressor.as_ref().map_or("no compression".to_owned(), |c| c.plugin.title()));
             names.push(plugins.writer.plugin.title());
             if common.json {
-                print_json(&json!({ "schema": 1, "name": profile.name, "description": profile.description, "plugins": names, "weakened": plugins.weakened }));
+                print_json(
+                    &json!({ "schema": 1, "name": profile.name, "description": profile.description, "plugins": names, "weakened": plugins.weakened }),
+                );
             } else {
                 print(&format!("ok: {}: {}\n", profile.name, names.join(", ")));
             }

@@ -68,7 +68,8 @@ impl Found {
     }
 
     fn read(name: &str, path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|e| Error { exit: crate::Exit::Usage, ..Error::io("cannot read the profile", path, &e) })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error { exit: crate::Exit::Usage, ..Error::io("cannot read the profile", path, &e) })?;
         Ok(Self { name: name.to_owned(), path: Some(path.to_owned()), text })
     }
 

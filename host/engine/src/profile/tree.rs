@@ -168,7 +168,9 @@ impl File<'_> {
             DeValue::Array(list) => Value::List(list.into_iter().map(|v| self.node(v)).collect::<Result<_>>()?),
             DeValue::Table(table) => Value::Table(self.table(table)?),
             DeValue::Float(_) | DeValue::Datetime(_) => {
-                return Err(Error::usage(format!("{origin}: profiles have no fractions and no dates")).hint("write a whole number or a text"));
+                return Err(
+                    Error::usage(format!("{origin}: profiles have no fractions and no dates")).hint("write a whole number or a text")
+                );
             }
         };
         Ok(Node { value, origin })

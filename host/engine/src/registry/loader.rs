@@ -115,7 +115,8 @@ fn check_manifest(path: &Path, hello: &Hello, manifest: &Manifest) -> Result<()>
     }
     let bad_default = manifest.keys.iter().find_map(|k| k.default.as_ref().and_then(|d| k.check(d).err().map(|why| (k, why))));
     if let Some((key, why)) = bad_default {
-        return Err(Error::failed(format!("refused: {}: default of key `{}`: {why}", path.display(), key.name)).hint("correct the plugin's manifest"));
+        return Err(Error::failed(format!("refused: {}: default of key `{}`: {why}", path.display(), key.name))
+            .hint("correct the plugin's manifest"));
     }
     Ok(())
 }

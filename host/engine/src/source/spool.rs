@@ -48,7 +48,8 @@ pub(super) struct Spooled {
 pub(super) fn unpack(file: &File, path: &Path, codec: Codec, progress: &dyn Progress) -> Result<Spooled> {
     let folder = std::env::temp_dir();
     let spool = tempfile::tempfile().map_err(|e| {
-        let message = format!("cannot unpack {} ({}): no temporary file in {}: {}", path.display(), codec.name(), folder.display(), plain(&e));
+        let message =
+            format!("cannot unpack {} ({}): no temporary file in {}: {}", path.display(), codec.name(), folder.display(), plain(&e));
         Error::failed(message).hint("set TMPDIR to a folder with room for the unpacked file")
     })?;
     progress.phase(Phase::Unpack, 0);
@@ -70,6 +71,7 @@ pub(super) fn unpack(file: &File, path: &Path, codec: Codec, progress: &dyn Prog
         return Err(Error::failed(format!("{}: nothing could be unpacked from this {} file", path.display(), codec.name()))
             .hint("the file is cut or damaged; copy it again"));
     }
-    let warning = broken.map(|e| format!("{}: the {} stream breaks after {len} bytes ({}); going on with these", path.display(), codec.name(), plain(&e)));
+    let warning = broken
+        .map(|e| format!("{}: the {} stream breaks after {len} bytes ({}); going on with these", path.display(), codec.name(), plain(&e)));
     Ok(Spooled { file: spool, len, warning })
 }

@@ -4,8 +4,8 @@
 #![allow(clippy::panic)] // panicking is what it is for
 
 use coresift_sdk::{
-    Block, Erase, Error, ErrorKind, Filter, Key, Level, Manifest, PageBatch, PhysicalMemory, RangeVerdict, Result, Run, Setup, Stages, Survey,
-    Verdict, export_plugin,
+    Block, Erase, Error, ErrorKind, Filter, Key, Level, Manifest, PageBatch, PhysicalMemory, RangeVerdict, Result, Run, Setup, Stages,
+    Survey, Verdict, export_plugin,
 };
 
 const MODES: [&str; 12] = [

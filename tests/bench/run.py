@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""run.py [--input VMCORE] [--runs N] [--threads 1,2] [--codecs zlib,lzo,none] [--out DIR]
+
+Times coresift against makedumpfile at dump level 1 in the same minutes, A B A B ..., output to memory (/dev/shm).
+Without --input, a vmcore of 1.2 GiB is made from the real one in tests/data (mkinput.py). Prints for each codec the
+medians of wall and CPU seconds, peak memory and size, and our share of makedumpfile's. It never judges.
+
+makedumpfile runs without threads: with them it is slower on few CPUs. Needs Debian's makedumpfile and zstd."""
+import argparse, os, resource, statistics, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+OURS = {"zlib": "libdeflate", "lzo": "lzo", "none": "none"}
+THEIRS = {"zlib": ["-c"], "lzo": ["-l"], "none": []}
+
+
+def timed(command, output):
+    if os.path.exists(output):
+        os.unlink(output)
+    begun = time.monotonic()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    wall = time.monotonic() - begun
+    child.returncode = status
+    if status:
+        sys.exit(f"{' '.join(command)}: status {status}")
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, os.path.getsize(output)
+
+
+def median(rows):
+    return [statistics.median(column) for column in zip(*rows)]
+
+
+def made_input(folder):
+    real, large = (os.path.join(folder, n) for n in ("vmcore", "large"))
+    source = os.path.join(ROOT, "tests/data/kdump-6.1.vmcore.zst")
+    subprocess.run(["zstd", "-dqf", "--long=31", source, "-o", real], check=True)
+    subprocess.run([sys.executable, os.path.join(HERE, "mkinput.py"), real, large], check=True)
+    os.unlink(real)
+    return large
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--codecs", default="zlib,lzo,none")
+    parser.add_argument("--out", default="/dev/shm")
+    args = parser.parse_args()
+    coresift = os.path.join(ROOT, "target/release/coresift")
+    with tempfile.TemporaryDirectory(dir=args.out) as folder:
+        source = args.input or made_input(folder)
+        output = os.path.join(folder, "dump")
+        print(f"input {os.path.getsize(source) >> 20} MiB, level 1, medians of {args.runs}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
+        print(f"{'codec':6}{'threads':>8}{'wall s':>16}{'share':>7}{'CPU s':>16}{'share':>7}{'peak MiB':>16}{'size MB':>18}{'share':>8}")
+        for codec in args.codecs.split(","):
+            for threads in args.threads.split(","):
+                ours, theirs = [], []
+                # One run of each to warm the input up; it does not count.
+                for run in range(args.runs + 1):
+                    a = timed([coresift, "dump", source, output, "-d", "1", "--compress", OURS[codec], "--threads", threads, "--progress", "none"], output)
+                    b = timed(["makedumpfile", "--message-level", "0", *THEIRS[codec], "-d", "1", source, output], output)
+                    if run:
+                        ours.append(a)
+                        theirs.append(b)
+                a, b = median(ours), median(theirs)
+                pair = lambda i, d: f"{a[i]:.{d}f} : {b[i]:.{d}f}"
+                share = lambda i: f"{a[i] / b[i]:.2f}"
+                size = f"{a[3] / 1e6:.1f} : {b[3] / 1e6:.1f}"
+                print(f"{codec:6}{threads:>8}{pair(0, 2):>16}{share(0):>7}{pair(1, 2):>16}{share(1):>7}{pair(2, 1):>16}{size:>18}{a[3] / b[3]:>8.3f}", flush=True)
+
+
+main()
