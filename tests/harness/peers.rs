@@ -21,13 +21,14 @@ pub fn same_pages(vmcore: &Path, dump: &Path, missing_allowed: u64) -> serde_jso
     run.json()
 }
 
-/// Runs crash's commands on a dump.
+/// Runs crash's commands on a dump; `options` are crash's own, e.g. `--zero_excluded`.
 #[track_caller]
-pub fn crash(vmlinux: &Path, dump: &Path, commands: &str) -> Run {
+pub fn crash(options: &[&str], vmlinux: &Path, dump: &Path, commands: &str) -> Run {
     let folder = crate::scratch();
     let input = folder.path().join("commands");
     std::fs::write(&input, format!("{commands}\nexit\n")).expect("a file");
-    let args: [&OsStr; 6] = ["-s".as_ref(), "--no_crashrc".as_ref(), "-i".as_ref(), input.as_ref(), vmlinux.as_ref(), dump.as_ref()];
+    let fixed: [&OsStr; 6] = ["-s".as_ref(), "--no_crashrc".as_ref(), "-i".as_ref(), input.as_ref(), vmlinux.as_ref(), dump.as_ref()];
+    let args: Vec<&OsStr> = options.iter().map(OsStr::new).chain(fixed).collect();
     peer("crash", "crash", &args)
 }
 

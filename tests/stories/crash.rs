@@ -9,7 +9,7 @@ fn crash_prints_sys_bt_and_log_with_every_codec() {
     for codec in ["none", "zlib", "libdeflate", "lzo", "snappy", "zstd"] {
         let dump = folder.path().join(codec);
         coresift(["dump".as_ref(), "--compress".as_ref(), codec.as_ref(), KDUMP_6_1.path().as_os_str(), dump.as_os_str()]).status(0);
-        let run = peers::crash(&vmlinux, &dump, "sys\nbt\nlog").status(0);
+        let run = peers::crash(&[], &vmlinux, &dump, "sys\nbt\nlog").status(0);
         for text in [
             "PANIC: \"Kernel panic - not syncing: sysrq triggered crash\"",
             "RELEASE: 6.1.0-57-cloud-amd64",
