@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::abi::{HostServices, SourceBytes};
+use crate::abi::{AbiInterface, HostServices, SourceBytes};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How important a message is.
@@ -109,6 +109,42 @@ pub const PHYSICAL_MEMORY: (&str, u32) = ("physical-memory", 1);
 pub struct PhysicalMemoryTable {
     /// Reads `len` bytes at a physical address. Returns how many could be read from the start, negative = errno.
     pub read: unsafe extern "C" fn(object: *const core::ffi::c_void, paddr: u64, buf: *mut u8, len: usize) -> i64,
+}
+
+/// What the host offers physical memory with.
+pub trait ReadPhysical: Sync {
+    /// Reads at a physical address; returns how many bytes could be read from the start.
+    fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize;
+}
+
+/// The interface `physical-memory` 1 on this object; for [`HostServices::interface`] to return. The object must live as
+/// long as the services do.
+pub fn physical_memory_of<T: ReadPhysical>(object: &T) -> AbiInterface {
+    let table: &'static PhysicalMemoryTable = &Shim::<T>::TABLE;
+    AbiInterface {
+        table: std::ptr::from_ref(table).cast(),
+        size: size_of::<PhysicalMemoryTable>(),
+        object: std::ptr::from_ref(object).cast(),
+    }
+}
+
+/// `errno` for an address that is not there (ENXIO of asm-generic/errno-base.h).
+const NO_SUCH_ADDRESS: i64 = 6;
+
+struct Shim<T>(std::marker::PhantomData<T>);
+
+impl<T: ReadPhysical> Shim<T> {
+    const TABLE: PhysicalMemoryTable = PhysicalMemoryTable { read: Self::read };
+
+    unsafe extern "C" fn read(object: *const core::ffi::c_void, paddr: u64, buf: *mut u8, len: usize) -> i64 {
+        // SAFETY: by the contract of `AbiHost::interface`, `object` is what stood beside this table: the `T` given to
+        // `physical_memory_of`, which lives as long as the services that the caller holds.
+        let object = unsafe { &*object.cast::<T>() };
+        // SAFETY: by the contract of `PhysicalMemoryTable::read`, `buf` is valid for writes of `len` bytes.
+        let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
+        let read = object.read_physical(paddr, buf);
+        if read == 0 && len > 0 { -NO_SUCH_ADDRESS } else { i64::try_from(read).unwrap_or(i64::MAX) }
+    }
 }
 
 /// Reads physical memory of the crashed machine.

@@ -17,7 +17,7 @@ use crate::progress::{Phase, Progress};
 use crate::registry::Registry;
 use crate::report::{Issues, Outcome, Pages, Report, Seconds, Tally};
 use crate::scheduler::{self, Writing};
-use crate::sink::{FileSink, Nothing, Output};
+use crate::sink::{FileSink, Limited, Nothing, Output};
 
 /// Largest window if the profile says nothing: the size at which makedumpfile's authors found mapping /proc/vmcore best.
 pub const MAP_SIZE: u64 = 4 << 20;
@@ -71,9 +71,13 @@ pub type MakeOutput<'a> = dyn Fn() -> Result<Box<dyn Output>> + 'a;
 
 impl Job {
     fn make_output(&self) -> Result<Box<dyn Output>> {
-        Ok(match &self.output {
-            Some(name) => Box::new(FileSink::create(name, self.force, self.profile.limit)?),
+        let output: Box<dyn Output> = match &self.output {
+            Some(name) => Box::new(FileSink::create(name, self.force)?),
             None => Box::new(Nothing::default()),
+        };
+        Ok(match self.profile.limit {
+            Some(limit) => Box::new(Limited::new(output, limit)),
+            None => output,
         })
     }
 }

@@ -1,13 +1,12 @@
 //! Image: an opened input. The reader plugin said what it is and where its pages are; what it said is checked here once.
 
-use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use coresift_kernel::Vmcoreinfo;
 use coresift_sdk::abi::{AbiInterface, HostServices};
-use coresift_sdk::host::{PHYSICAL_MEMORY, PhysicalMemoryTable};
+use coresift_sdk::host::{PHYSICAL_MEMORY, ReadPhysical, physical_memory_of};
 use coresift_sdk::{Config, Extent, ExtentKind, Host, Kind, Machine, Reader, Score, Setup};
 
 use crate::error::{Error, Result};
@@ -251,17 +250,10 @@ pub fn services(progress: &Arc<dyn Progress>, image: Option<Arc<Image>>) -> Host
     Host::new(Arc::new(Services { progress: progress.clone(), image, cancelled: AtomicBool::new(false) }))
 }
 
-static PHYSICAL_MEMORY_TABLE: PhysicalMemoryTable = PhysicalMemoryTable { read: read_physical };
-
-/// `object` is the `Services` that gave the table out.
-unsafe extern "C" fn read_physical(object: *const c_void, paddr: u64, buf: *mut u8, len: usize) -> i64 {
-    // SAFETY: by the contract of `AbiHost::interface`, `object` is what stood beside the table: a `Services` that lives
-    // as long as the plugin's host object, which the SDK's `PhysicalMemory` keeps alive.
-    let services = unsafe { &*object.cast::<Services>() };
-    // SAFETY: by the contract of `PhysicalMemoryTable::read`, `buf` is valid for writes of `len` bytes.
-    let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
-    let read = services.image.as_ref().map_or(0, |image| image.read_physical(paddr, buf));
-    if read == 0 && len > 0 { -i64::from(libc::ENXIO) } else { i64::try_from(read).unwrap_or(i64::MAX) }
+impl ReadPhysical for Services {
+    fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
+        self.image.as_ref().map_or(0, |image| image.read_physical(paddr, buf))
+    }
 }
 
 impl HostServices for Services {
@@ -274,13 +266,7 @@ impl HostServices for Services {
     }
 
     fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
-        if (name, version) != PHYSICAL_MEMORY || self.image.is_none() {
-            return None;
-        }
-        Some(AbiInterface {
-            table: (&raw const PHYSICAL_MEMORY_TABLE).cast(),
-            size: size_of::<PhysicalMemoryTable>(),
-            object: std::ptr::from_ref(self).cast(),
-        })
+        let offered = (name, version) == PHYSICAL_MEMORY && self.image.is_some();
+        offered.then(|| physical_memory_of(self))
     }
 }

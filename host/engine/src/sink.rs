@@ -33,6 +33,66 @@ pub trait Output: Sink + Send {
     fn place(&self) -> Option<&Path>;
 }
 
+/// Another output that takes no more than so many bytes.
+pub struct Limited {
+    inner: Box<dyn Output>,
+    limit: u64,
+    reached: bool,
+}
+
+impl Limited {
+    /// Limits an output to `limit` bytes.
+    pub fn new(inner: Box<dyn Output>, limit: u64) -> Self {
+        Self { inner, limit, reached: false }
+    }
+
+    fn check(&mut self, end: u64) -> PluginResult<()> {
+        if end <= self.limit {
+            return Ok(());
+        }
+        self.reached = true;
+        Err(PluginError::new(ErrorKind::NoSpace, format!("the size limit of {} is reached", human(self.limit))))
+    }
+}
+
+impl Sink for Limited {
+    fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
+        self.check(offset.saturating_add(total(pieces)))?;
+        self.inner.write_at(offset, pieces)
+    }
+
+    fn reserve(&mut self, len: u64) -> PluginResult<()> {
+        self.check(len)?;
+        self.inner.reserve(len)
+    }
+
+    fn positioned(&self) -> bool {
+        self.inner.positioned()
+    }
+}
+
+impl Output for Limited {
+    fn written(&self) -> u64 {
+        self.inner.written()
+    }
+
+    fn limit_reached(&self) -> bool {
+        self.reached
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.inner.finish()
+    }
+
+    fn place(&self) -> Option<&Path> {
+        self.inner.place()
+    }
+}
+
+fn total(pieces: &[&[u8]]) -> u64 {
+    pieces.iter().map(|p| p.len() as u64).sum()
+}
+
 /// Counts bytes.
 #[derive(Debug, Default)]
 pub struct Nothing {
@@ -41,8 +101,7 @@ pub struct Nothing {
 
 impl Sink for Nothing {
     fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
-        let len: u64 = pieces.iter().map(|p| p.len() as u64).sum();
-        self.end = self.end.max(offset.saturating_add(len));
+        self.end = self.end.max(offset.saturating_add(total(pieces)));
         Ok(())
     }
 
@@ -78,8 +137,6 @@ pub struct FileSink {
     /// where the bytes are now
     current: PathBuf,
     end: u64,
-    limit: Option<u64>,
-    limit_reached: bool,
     force: bool,
 }
 
@@ -118,7 +175,7 @@ impl FileSink {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn create(name: &Path, force: bool, limit: Option<u64>) -> Result<Self> {
+    pub fn create(name: &Path, force: bool) -> Result<Self> {
         Self::check(name, force)?;
         let device = std::fs::metadata(name).is_ok_and(|m| m.file_type().is_block_device());
         let current = if device { name.to_owned() } else { with_suffix(name) };
@@ -128,7 +185,7 @@ impl FileSink {
             options.create(true).truncate(true);
         }
         let file = options.open(&current).map_err(|e| Error::io("cannot make the output", &current, &e))?;
-        Ok(Self { file, name: name.to_owned(), current, end: 0, limit, limit_reached: false, force })
+        Ok(Self { file, name: name.to_owned(), current, end: 0, force })
     }
 
     fn full(&self, what: &str) -> PluginError {
@@ -145,16 +202,6 @@ impl FileSink {
     /// must not use up a disk that would do.
     fn has_room_for(&self, len: u64) -> bool {
         rustix::fs::fstatvfs(&self.file).is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) / 2 >= len)
-    }
-
-    fn check_limit(&mut self, end: u64) -> PluginResult<()> {
-        match self.limit {
-            Some(limit) if end > limit => {
-                self.limit_reached = true;
-                Err(self.full(&format!("the size limit of {} is reached", human(limit))))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Fills the beginning of a device with zeros: it holds what was there before, and a bitmap must not.
@@ -182,8 +229,6 @@ fn with_suffix(name: &Path) -> PathBuf {
 
 impl Sink for FileSink {
     fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
-        let len: u64 = pieces.iter().map(|p| p.len() as u64).sum();
-        self.check_limit(offset.saturating_add(len))?;
         let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
         let mut rest = slices.as_mut_slice();
         let mut at = offset;
@@ -204,7 +249,6 @@ impl Sink for FileSink {
     }
 
     fn reserve(&mut self, len: u64) -> PluginResult<()> {
-        self.check_limit(len)?;
         if self.name == self.current {
             self.zero_device(len)?;
         } else {
@@ -226,10 +270,6 @@ impl Sink for FileSink {
 impl Output for FileSink {
     fn written(&self) -> u64 {
         self.end
-    }
-
-    fn limit_reached(&self) -> bool {
-        self.limit_reached
     }
 
     fn finish(&mut self) -> Result<()> {
