@@ -60,6 +60,19 @@ fn outputs_that_cannot_be_are_refused_before_the_input_is_read() {
 }
 
 #[test]
+fn an_unfinished_dump_is_not_overwritten_and_a_link_is_not_followed() {
+    let folder = scratch();
+    let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
+    let (unfinished, victim) = (folder.path().join("out.incomplete"), folder.path().join("victim"));
+    std::fs::write(&victim, b"other").unwrap();
+    std::os::unix::fs::symlink(&victim, &unfinished).unwrap();
+    refused(&input, &out, &[], 1, &["an unfinished dump is there already", "--force"]);
+    coresift(["dump".as_ref(), "--force".as_ref(), input.as_os_str(), out.as_os_str()]).status(0);
+    assert_eq!(std::fs::read(&victim).unwrap(), b"other");
+    assert!(!unfinished.exists() && out.is_file());
+}
+
+#[test]
 fn the_input_is_never_overwritten() {
     let folder = scratch();
     let input = folder.path().join("vmcore");

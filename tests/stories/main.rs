@@ -9,3 +9,4 @@ mod incomplete;
 mod input;
 mod plugins;
 mod profiles;
+mod progress;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use coresift_engine::progress::{Phase, Progress};
+use coresift_engine::size::grouped;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How progress is shown.
@@ -74,6 +75,14 @@ impl Terminal {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// The phase so far is over.
+    fn end(&self, state: &State) {
+        state.bar.finish_and_clear();
+        if self.mode == Mode::Json && state.done > 0 {
+            state.event();
+        }
+    }
+
     fn say(&self, kind: &str, message: &str) {
         let state = self.state();
         match self.mode {
@@ -130,12 +139,14 @@ impl State {
 impl Progress for Terminal {
     fn phase(&self, phase: Phase, total: u64) {
         let mut state = self.state();
-        state.bar.finish_and_clear();
+        self.end(&state);
         let now = Instant::now();
         (state.phase, state.total, state.done, state.begun, state.shown) = (phase, total, 0, now, now);
         match self.mode {
             Mode::Bar => state.bar = state.new_bar(),
             Mode::Json => state.event(),
+            // In a console log the line before a crash of the machine says how far it came.
+            Mode::Lines if total > 0 && phase == Phase::Copy => eprintln!("coresift: {}: {} in all", phase.name(), grouped(total)),
             _ => {}
         }
     }
@@ -175,10 +186,6 @@ impl Progress for Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let state = self.state();
-        state.bar.finish_and_clear();
-        if self.mode == Mode::Json {
-            state.event();
-        }
+        self.end(&self.state());
     }
 }

@@ -162,6 +162,11 @@ impl FileSink {
             }
             return Ok(());
         }
+        let unfinished = with_suffix(name);
+        if !force && std::fs::symlink_metadata(&unfinished).is_ok() {
+            return Err(Error::failed(format!("an unfinished dump is there already: {}", unfinished.display()))
+                .hint("another run may be writing it, or an earlier one was cut short: move it away, or overwrite it with --force"));
+        }
         let folder = folder_of(name);
         match std::fs::metadata(folder) {
             Ok(meta) if meta.is_dir() => Ok(()),
@@ -182,7 +187,11 @@ impl FileSink {
         let mut options = OpenOptions::new();
         options.write(true).mode(0o600);
         if !device {
-            options.create(true).truncate(true);
+            // A name that somebody else may have put there, perhaps as a link to another file, is never written through.
+            options.create_new(true);
+            if force {
+                let _ = std::fs::remove_file(&current);
+            }
         }
         let file = options.open(&current).map_err(|e| Error::io("cannot make the output", &current, &e))?;
         Ok(Self { file, name: name.to_owned(), current, end: 0, force })
