@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use coresift_sdk::{Block, Erase, Extent, ExtentKind, RangeVerdict, Run, Stages, Survey, Verdict};
+use rayon::ThreadPool;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::error::Result;
@@ -88,7 +89,7 @@ pub fn classify(
     tally: &Tally,
     issues: &Issues,
     progress: &dyn Progress,
-    parallel: bool,
+    pool: Option<&ThreadPool>,
 ) -> Result<Classified> {
     let mut surveys = Vec::with_capacity(filters.len());
     let mut patches = Vec::new();
@@ -104,10 +105,9 @@ pub fn classify(
     }
     let context = Context { image, filters, surveys: &surveys, tally, issues, progress };
     let numbers: Vec<u64> = block_numbers(&image.extents).into_iter().collect();
-    let blocks: Vec<Classed> = if parallel {
-        numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>()?
-    } else {
-        numbers.into_iter().map(|n| context.block(n)).collect::<Result<_>>()?
+    let blocks: Vec<Classed> = match pool {
+        Some(pool) => pool.install(|| numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>())?,
+        None => numbers.into_iter().map(|n| context.block(n)).collect::<Result<_>>()?,
     };
     let absent = blocks.iter().map(|b| b.absent).sum();
     let (ram, dumped): (Vec<_>, Vec<_>) = blocks.into_iter().map(|b| ((b.number, b.ram), (b.number, b.dumped))).unzip();

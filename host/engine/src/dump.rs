@@ -105,9 +105,10 @@ impl Dump<'_> {
         let profile = &self.job.profile;
         let budget = budget::plan(profile.threads, profile.map_size, profile.memory, self.image.machine.page_size());
 
+        let pool = scheduler::pool(budget);
         let clock = Instant::now();
         self.progress.phase(Phase::Classify, self.image.extents.iter().map(|e| e.pages).sum());
-        let classified = classify(&self.image, &filters, &tally, &self.issues, self.progress.as_ref(), budget.threads > 1)?;
+        let classified = classify(&self.image, &filters, &tally, &self.issues, self.progress.as_ref(), pool.as_ref())?;
         seconds.classify = clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
@@ -131,7 +132,7 @@ impl Dump<'_> {
         };
         let mut writing =
             Writing { writer: writer.as_mut(), title: &title, output: output.as_mut(), progress: self.progress.as_ref(), pages: 0 };
-        let copied = scheduler::run(planner, &packing, &mut writing, budget);
+        let copied = scheduler::run(planner, &packing, &mut writing, budget, pool.as_ref());
         let pages_written = writing.pages;
         seconds.copy = clock.elapsed().as_secs_f64();
 
@@ -185,7 +186,7 @@ impl Dump<'_> {
         let left = if pages > 0 {
             format!("what was written opens as an incomplete dump: {}", place.display())
         } else {
-            let _ = std::fs::remove_file(place);
+            output.discard();
             "nothing usable was written".to_owned()
         };
         let hint = if e.no_space { "make room, choose a smaller profile (--profile small), or set --limit" } else { e.hint.as_str() };

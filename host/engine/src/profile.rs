@@ -1,7 +1,7 @@
 //! Profiles: which plugins run, in which order, with what settings.
 //!
-//! A profile is found ([`find`]), read into a tree that remembers where each value stands ([`tree`]), joined with the
-//! profiles it extends and with the command line's settings, checked key by key ([`read`]), and checked against the
+//! A profile is found (`find.rs`), read into a tree that remembers where each value stands (`tree.rs`), joined with the
+//! profiles it extends and with the command line's settings, checked key by key (`read.rs`), and checked against the
 //! manifests of its plugins ([`resolve`]). All of it before any input is opened, so that a typo costs a second and not
 //! a dump.
 

@@ -5,7 +5,10 @@
 //! in order, so the one that everybody waits for always has a worker. With one thread all is done inline.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use coresift_sdk::{ErrorKind, PackedBatch, PackedPage, Writer};
 
@@ -56,25 +59,30 @@ impl Writing<'_> {
     }
 }
 
+/// The workers of a run; `None` if everything is to run inline: one thread is enough, or no more can be had.
+pub fn pool(budget: Budget) -> Option<ThreadPool> {
+    let pool = || ThreadPoolBuilder::new().num_threads(budget.threads).thread_name(|i| format!("worker-{i}")).build();
+    if budget.threads > 1 { pool().ok() } else { None }
+}
+
 /// Packs and writes all batches.
 ///
 /// # Errors
 /// The output is full or fails, or a filter that must not fail failed. What was written before stays.
-pub fn run(planner: Planner<'_>, packing: &Packing<'_>, writing: &mut Writing<'_>, budget: Budget) -> Result<()> {
-    if budget.threads == 1 {
-        return inline(planner, packing, writing);
-    }
+pub fn run(
+    planner: Planner<'_>,
+    packing: &Packing<'_>,
+    writing: &mut Writing<'_>,
+    budget: Budget,
+    pool: Option<&ThreadPool>,
+) -> Result<()> {
+    let Some(pool) = pool else { return inline(planner, packing, writing) };
     // Made before any thread: a compressor that cannot start is an error of the run, not of a batch.
     let workers = (0..budget.threads).map(|_| Worker::start(packing)).collect::<Result<Vec<_>>>()?;
     let free = (0..budget.batches).map(|_| Batch::default()).collect();
     let state = State { planner, free, ready: BTreeMap::new(), turn: 0, writing: Some(writing), failed: None };
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(budget.threads).thread_name(|i| format!("pack-{i}")).build();
-    match pool {
-        Ok(pool) => pool.scope(|scope| workers.into_iter().for_each(|worker| scope.spawn(|_| shared.work(worker, packing)))),
-        // No threads to be had (limits): one worker does it all.
-        Err(_) => workers.into_iter().take(1).for_each(|worker| shared.work(worker, packing)),
-    }
+    pool.scope(|scope| workers.into_iter().for_each(|worker| scope.spawn(|_| shared.work(worker, packing))));
     let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     state.failed.map_or(Ok(()), Err)
 }
@@ -113,9 +121,16 @@ impl<'a, 'w> Shared<'a, 'w> {
     }
 
     fn work(&self, mut worker: Worker, packing: &Packing<'_>) {
-        while let Some((plan, mut batch)) = self.next() {
-            let outcome = worker.pack(&mut batch, &plan, packing);
-            self.done(batch, outcome);
+        let all = || {
+            while let Some((plan, mut batch)) = self.next() {
+                let outcome = worker.pack(&mut batch, &plan, packing);
+                self.done(batch, outcome);
+            }
+        };
+        // A bug in the host itself: the others must not wait for ever for a batch that never comes.
+        if catch_unwind(AssertUnwindSafe(all)).is_err() {
+            self.lock().failed.get_or_insert_with(|| Error::failed("a worker of coresift panicked").hint("this is a bug: report it"));
+            self.changed.notify_all();
         }
     }
 

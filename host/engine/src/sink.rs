@@ -31,6 +31,8 @@ pub trait Output: Sink + Send {
     fn finish(&mut self) -> Result<()>;
     /// Where the bytes are now, for messages.
     fn place(&self) -> Option<&Path>;
+    /// Takes the unfinished output away: it holds nothing.
+    fn discard(&self) {}
 }
 
 /// Another output that takes no more than so many bytes.
@@ -86,6 +88,10 @@ impl Output for Limited {
 
     fn place(&self) -> Option<&Path> {
         self.inner.place()
+    }
+
+    fn discard(&self) {
+        self.inner.discard();
     }
 }
 
@@ -303,5 +309,12 @@ impl Output for FileSink {
 
     fn place(&self) -> Option<&Path> {
         Some(&self.current)
+    }
+
+    fn discard(&self) {
+        // A device's node is not ours, and neither is a finished dump.
+        if self.current != self.name {
+            let _ = std::fs::remove_file(&self.current);
+        }
     }
 }
