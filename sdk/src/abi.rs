@@ -4,11 +4,12 @@
 //! the crate root. Everything declared here, down to field order, is the *surface*; `tests/abi_surface.rs` pins it, and
 //! a change of it needs a new [`crate::hello::ABI_MINOR`] (a new major from ABI 1 on).
 //!
-//! Why each value is a struct of integers and never an `enum`: a byte that a buggy plugin wrote outside an enum's range
-//! would be undefined behaviour in the host; an unknown number in a newtype is just unknown.
+//! Kinds, classes and states are newtypes of integers and not `enum`s: a number that one side does not know is then just
+//! unknown, and a value that a faulty plugin made up is not undefined behaviour.
 //!
-//! Room for growth without a change here: `flags` words, manifest strings and configuration keys, and host interfaces
-//! asked for by name and version ([`AbiHost::interface`]).
+//! Room for growth without a change here: `flags` words, manifest strings and configuration keys, and interfaces asked
+//! for by name and version, in both directions: of the host ([`AbiHost::interface`]: the kernel view, codecs, …) and of a
+//! plugin (`interface` of each plugin object: stored pages of a reader taken over verbatim, explanations, …).
 
 // abi_stable 0.11.3 predates these lints (its derive macros expand to what they warn of).
 #![allow(non_local_definitions, non_camel_case_types)]
@@ -33,7 +34,8 @@ pub use library::{
     CompressorPlugin, FilterPlugin, ModuleResult, PluginLibrary, ReaderPlugin, WriterPlugin, construct_compressor, construct_filter,
     construct_reader, construct_writer, library,
 };
-pub use objects::{HostServices, SourceBytes};
+pub use objects::{HostServices, ReadPhysical, SourceBytes};
+pub use values::{error_kinds, key_types, packed_states};
 
 pub type AbiResult<T> = RResult<T, AbiError>;
 pub type ByteSlice<'a> = RSlice<'a, u8>;
@@ -61,6 +63,11 @@ pub struct Verdict(pub u8);
 #[repr(transparent)]
 #[derive(StableAbi, Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExtentKind(pub u32);
+
+/// Whether a page could be made. See the constants in [`crate::page`].
+#[repr(transparent)]
+#[derive(StableAbi, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageState(pub u8);
 
 /// A run of pages of an image and where its bytes are.
 #[repr(C)]
@@ -142,6 +149,9 @@ pub struct Packed<'a> {
     pub(crate) bytes: RSliceMut<'a, u8>,
     /// one length a page, 0 = stored raw
     pub(crate) lens: RSliceMut<'a, u32>,
+    /// bytes and pages that were pushed so far
+    pub(crate) used: usize,
+    pub(crate) pushed: u32,
     pub(crate) flags: u32,
 }
 
@@ -176,8 +186,8 @@ pub struct AbiMachine {
     pub incomplete: bool,
     pub page_shift: u32,
     pub cpus: u32,
-    pub dump_level: u32,
     pub flags: u32,
+    pub excluded: u64,
     pub crash_time: u64,
     pub phys_base: ROption<u64>,
     pub max_pfn: u64,
@@ -246,9 +256,25 @@ pub struct AbiProbe {
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, Copy)]
 pub struct AbiInterface {
-    pub table: *const core::ffi::c_void,
-    pub size: usize,
-    pub object: *const core::ffi::c_void,
+    pub(crate) table: *const core::ffi::c_void,
+    pub(crate) size: usize,
+    pub(crate) object: *const core::ffi::c_void,
+}
+
+impl AbiInterface {
+    /// An interface whose function table is `table` and whose functions are called with `object`.
+    ///
+    /// # Safety
+    /// The table must be the one that belongs to the name and version it is returned for, and both pointers must be
+    /// valid as long as the object that returns them.
+    pub const unsafe fn new<T>(table: &'static T, object: *const core::ffi::c_void) -> Self {
+        Self { table: core::ptr::from_ref(table).cast(), size: size_of::<T>(), object }
+    }
+
+    /// The table, if it has at least `size` bytes; the object.
+    pub fn parts(&self, size: usize) -> Option<(*const core::ffi::c_void, *const core::ffi::c_void)> {
+        (!self.table.is_null() && self.size >= size).then_some((self.table, self.object))
+    }
 }
 
 #[repr(C)]
@@ -265,7 +291,7 @@ pub struct AbiSetup {
 pub struct AbiPlan<'a> {
     pub machine: RRef<'a, AbiMachine>,
     pub pages: AbiPageSets_TO<'a, RRef<'a, ()>>,
-    pub dump_level: u32,
+    pub excluded: u64,
     pub codec: u32,
     pub first_pfn: u64,
     pub end_pfn: u64,
@@ -325,20 +351,24 @@ pub trait AbiSurvey {
 pub trait AbiReader: Send + Sync {
     fn machine(&self) -> AbiResult<AbiMachine>;
     fn extents(&self) -> AbiResult<RVec<Extent>>;
-    fn read_pages(&self, pfns: RSlice<'_, u64>, out: RSliceMut<'_, u8>, present: RSliceMut<'_, bool>) -> AbiResult<()>;
+    fn read_pages(&self, pfns: RSlice<'_, u64>, out: RSliceMut<'_, u8>, states: RSliceMut<'_, PageState>) -> AbiResult<()>;
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface>;
 }
 
 #[sabi_trait]
 pub trait AbiFilter: Send + Sync {
+    fn excludes(&self) -> u64;
     fn survey(&self, out: AbiSurvey_TO<'_, RMut<'_, ()>>) -> AbiResult<()>;
     fn classify(&self, block: &Block<'_>, verdicts: RSliceMut<'_, Verdict>) -> AbiResult<()>;
     fn inspect(&self, batch: &PageBatch<'_>, verdicts: RSliceMut<'_, Verdict>) -> AbiResult<()>;
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface>;
 }
 
 #[sabi_trait]
 pub trait AbiCompressor: Send {
     fn compress(&mut self, batch: &PageBatch<'_>, out: Packed<'_>) -> AbiResult<()>;
     fn decompress(&mut self, stored: RSlice<'_, RSlice<'_, u8>>, page_size: u32, out: RSliceMut<'_, u8>) -> AbiResult<()>;
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface>;
 }
 
 #[sabi_trait]
@@ -346,6 +376,7 @@ pub trait AbiWriter: Send {
     fn begin(&mut self, plan: &AbiPlan<'_>, sink: AbiSink_TO<'_, RMut<'_, ()>>) -> AbiResult<()>;
     fn write(&mut self, batch: &PackedBatch<'_>, sink: AbiSink_TO<'_, RMut<'_, ()>>) -> AbiResult<()>;
     fn finish(&mut self, end: AbiEnd, sink: AbiSink_TO<'_, RMut<'_, ()>>) -> AbiResult<()>;
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface>;
 }
 
 // ---------------------------------------------------------------- the root module

@@ -38,6 +38,11 @@ impl Hello {
     pub const fn new(name: &str, kind: u32, panic_unwind: bool) -> Self {
         let bytes = name.as_bytes();
         assert!(!bytes.is_empty() && bytes.len() < 32, "a plugin's name has 1 to 31 bytes");
+        let mut rest = bytes;
+        while let Some((byte, tail)) = rest.split_first() {
+            assert!(matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'), "a plugin's name has lower-case letters, digits and `-`");
+            rest = tail;
+        }
         let mut padded = [0u8; 32];
         padded.split_at_mut(bytes.len()).0.copy_from_slice(bytes);
         Self { magic: MAGIC, abi_major: ABI_MAJOR, abi_minor: ABI_MINOR, panic_unwind: panic_unwind as u32, kind, name: padded }

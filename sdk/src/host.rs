@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::abi::{AbiInterface, HostServices, SourceBytes};
+use crate::abi::{HostServices, SourceBytes};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How important a message is.
@@ -102,8 +102,8 @@ impl fmt::Debug for Host {
 /// Name and version under which the host offers [`PhysicalMemoryTable`].
 pub const PHYSICAL_MEMORY: (&str, u32) = ("physical-memory", 1);
 
-/// Functions of the interface `physical-memory` 1. Fields are only ever added at the end; `size` in
-/// [`crate::abi::AbiInterface`] tells how many there are.
+/// Functions of the interface `physical-memory` 1. Fields are only ever added at the end; `size` of the interface tells how many
+/// there are.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct PhysicalMemoryTable {
@@ -111,67 +111,38 @@ pub struct PhysicalMemoryTable {
     pub read: unsafe extern "C" fn(object: *const core::ffi::c_void, paddr: u64, buf: *mut u8, len: usize) -> i64,
 }
 
-/// What the host offers physical memory with.
-pub trait ReadPhysical: Sync {
-    /// Reads at a physical address; returns how many bytes could be read from the start.
-    fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize;
-}
-
-/// The interface `physical-memory` 1 on this object; for [`HostServices::interface`] to return. The object must live as
-/// long as the services do.
-pub fn physical_memory_of<T: ReadPhysical>(object: &T) -> AbiInterface {
-    let table: &'static PhysicalMemoryTable = &Shim::<T>::TABLE;
-    AbiInterface {
-        table: std::ptr::from_ref(table).cast(),
-        size: size_of::<PhysicalMemoryTable>(),
-        object: std::ptr::from_ref(object).cast(),
-    }
-}
-
-/// `errno` for an address that is not there (ENXIO of asm-generic/errno-base.h).
-const NO_SUCH_ADDRESS: i64 = 6;
-
-struct Shim<T>(std::marker::PhantomData<T>);
-
-impl<T: ReadPhysical> Shim<T> {
-    const TABLE: PhysicalMemoryTable = PhysicalMemoryTable { read: Self::read };
-
-    unsafe extern "C" fn read(object: *const core::ffi::c_void, paddr: u64, buf: *mut u8, len: usize) -> i64 {
-        // SAFETY: by the contract of `AbiHost::interface`, `object` is what stood beside this table: the `T` given to
-        // `physical_memory_of`, which lives as long as the services that the caller holds.
-        let object = unsafe { &*object.cast::<T>() };
-        // SAFETY: by the contract of `PhysicalMemoryTable::read`, `buf` is valid for writes of `len` bytes.
-        let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
-        let read = object.read_physical(paddr, buf);
-        if read == 0 && len > 0 { -NO_SUCH_ADDRESS } else { i64::try_from(read).unwrap_or(i64::MAX) }
-    }
-}
-
 /// Reads physical memory of the crashed machine.
 #[derive(Debug, Clone)]
 pub struct PhysicalMemory {
     host: Host,
+    /// the host's functions; `None` if the host is in this program
+    far: Option<Far>,
+}
+
+/// Functions on the other side of the border, and the object to call them with.
+#[derive(Debug, Clone, Copy)]
+struct Far {
     table: PhysicalMemoryTable,
     object: *const core::ffi::c_void,
 }
 
-// SAFETY: `object` belongs to the host's services, which are Send and Sync and live as long as `host` does; the contract
-// of `PhysicalMemoryTable::read` allows calls from any thread.
-unsafe impl Send for PhysicalMemory {}
+// SAFETY: `object` belongs to the host's services, which are Send and Sync and live as long as `PhysicalMemory::host`
+// does; the contract of `PhysicalMemoryTable::read` allows calls from any thread.
+unsafe impl Send for Far {}
 // SAFETY: as above; `read` takes a const pointer and the host's object is Sync.
-unsafe impl Sync for PhysicalMemory {}
+unsafe impl Sync for Far {}
 
 impl PhysicalMemory {
     fn of(host: Host) -> Option<Self> {
-        let (name, version) = PHYSICAL_MEMORY;
-        let found = host.0.interface(name, version)?;
-        if found.table.is_null() || found.size < size_of::<PhysicalMemoryTable>() {
-            return None;
+        if host.0.physical_memory().is_some() {
+            return Some(Self { host, far: None });
         }
-        // SAFETY: under this name and version the host offers a table that begins with `PhysicalMemoryTable` and has at
-        // least `size` bytes; it is not null and lives as long as the host's services.
-        let table = unsafe { *found.table.cast::<PhysicalMemoryTable>() };
-        Some(Self { host, table, object: found.object })
+        let (name, version) = PHYSICAL_MEMORY;
+        let (table, object) = host.0.interface(name, version)?.parts(size_of::<PhysicalMemoryTable>())?;
+        // SAFETY: under this name and version the host offers a table that begins with `PhysicalMemoryTable`; `parts`
+        // checked its size, and it lives as long as the host's services.
+        let table = unsafe { *table.cast::<PhysicalMemoryTable>() };
+        Some(Self { host, far: Some(Far { table, object }) })
     }
 
     /// Reads at a physical address; fewer bytes than asked for mean that the next page is not in the input.
@@ -179,14 +150,14 @@ impl PhysicalMemory {
     /// # Errors
     /// Not even the first byte could be read.
     pub fn read(&self, paddr: u64, buf: &mut [u8]) -> Result<usize> {
-        // SAFETY: `buf` is valid for writes of its length; `object` is what the host gave together with this table.
-        let n = unsafe { (self.table.read)(self.object, paddr, buf.as_mut_ptr(), buf.len()) };
+        let n = match &self.far {
+            // SAFETY: `buf` is valid for writes of its length; `object` is what the host gave together with this table.
+            Some(far) => unsafe { (far.table.read)(far.object, paddr, buf.as_mut_ptr(), buf.len()) },
+            None => self.host.0.physical_memory().map_or(0, |m| m.read_physical(paddr, buf)) as i64,
+        };
         match usize::try_from(n) {
-            Ok(n) if n <= buf.len() => Ok(n),
-            _ => Err(Error {
-                errno: i32::try_from(-n).unwrap_or(0),
-                ..Error::new(ErrorKind::Io, format!("physical address {paddr:#x} cannot be read"))
-            }),
+            Ok(n) if n <= buf.len() && (n > 0 || buf.is_empty()) => Ok(n),
+            _ => Err(Error::new(ErrorKind::Io, format!("physical address {paddr:#x} cannot be read"))),
         }
     }
 

@@ -78,7 +78,7 @@ pub use host::{Host, Level, PhysicalMemory, Source};
 pub use machine::{Machine, UtsName, vmcoreinfo_value};
 pub use manifest::{FLAG_ERASES, Kind, Manifest, Stages, codec};
 pub use page::{
-    Block, Erase, Extent, ExtentKind, PackBuffer, Packed, PackedBatch, PackedPage, PageBatch, PageContent, PageList, RangeVerdict, Run,
-    Verdict,
+    Block, ClassSet, Erase, Extent, ExtentKind, PackBuffer, Packed, PackedBatch, PackedPage, PageBatch, PageContent, PageList, PageState,
+    RangeVerdict, Run, Verdict,
 };
 pub use traits::{Compressor, End, Filter, PageSet, PageSets, Plan, Reader, Score, Setup, Sink, Survey, Writer, decompress_each};

@@ -42,8 +42,8 @@ pub struct Machine {
     pub phys_base: Option<u64>,
     /// one behind the highest PFN that the input knows of, RAM or not
     pub max_pfn: u64,
-    /// dump level that the input was already filtered with
-    pub dump_level: u32,
+    /// page classes that the input was already filtered by
+    pub excluded: crate::ClassSet,
     /// the input says that it is incomplete
     pub incomplete: bool,
     /// all ELF notes, as they stand in the input's PT_NOTE segments, in the machine's byte order

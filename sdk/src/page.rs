@@ -1,7 +1,7 @@
 //! Pages: where they are, what becomes of them, and the batches they travel in.
 
 use crate::abi::ByteSlice;
-pub use crate::abi::{Block, Erase, Extent, ExtentKind, Packed, PackedBatch, PackedPage, PageBatch, RangeVerdict, Run, Verdict};
+pub use crate::abi::{Block, Erase, Extent, ExtentKind, Packed, PackedBatch, PackedPage, PageBatch, PageState, RangeVerdict, Run, Verdict};
 use crate::error::{Error, Result};
 
 impl Verdict {
@@ -56,12 +56,67 @@ impl Verdict {
         self.0 > Self::KEEP.0
     }
 
-    /// Joins two filters' verdicts: keep beats exclude, exclude beats undecided; of two classes the first stays, which
-    /// only names the reason.
+    /// True for classes whose pages must not be touched: reading one can stop the machine, or make a host allocate it.
+    pub const fn forbids_reading(self) -> bool {
+        matches!(self, Self::HWPOISON | Self::OFFLINE | Self::UNACCEPTED)
+    }
+
+    /// Joins two filters' verdicts: what must not be read stays out, then keep beats exclude, exclude beats undecided; of
+    /// two classes the first stays, which only names the reason.
     #[must_use]
     pub const fn merge(self, other: Self) -> Self {
-        if other.0 == Self::KEEP.0 || self.0 == Self::UNDECIDED.0 { other } else { self }
+        if self.forbids_reading() {
+            self
+        } else if other.forbids_reading() || other.0 == Self::KEEP.0 || self.0 == Self::UNDECIDED.0 {
+            other
+        } else {
+            self
+        }
     }
+}
+
+/// A set of standard page classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassSet(pub u64);
+
+/// Bits of makedumpfile's dump level (`DL_EXCLUDE_*`, makedumpfile.h) and the classes they exclude.
+const DUMP_LEVEL: [(u32, Verdict); 5] =
+    [(1, Verdict::ZERO), (2, Verdict::CACHE), (4, Verdict::PRIVATE_CACHE), (8, Verdict::USER), (16, Verdict::FREE)];
+
+impl ClassSet {
+    /// This set and one class more; a plugin's own classes are not standard and change nothing.
+    #[must_use]
+    pub const fn with(self, class: Verdict) -> Self {
+        if class.0 < 64 { Self(self.0 | 1 << class.0) } else { self }
+    }
+
+    /// The classes of both.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// True if the class is in the set.
+    pub const fn contains(self, class: Verdict) -> bool {
+        class.0 < 64 && self.0 >> class.0 & 1 == 1
+    }
+
+    /// The set as makedumpfile's dump level.
+    pub fn dump_level(self) -> u32 {
+        DUMP_LEVEL.iter().filter(|(_, class)| self.contains(*class)).map(|(bit, _)| bit).sum()
+    }
+
+    /// The set that a dump level of makedumpfile stands for.
+    pub fn from_dump_level(level: u32) -> Self {
+        DUMP_LEVEL.iter().filter(|(bit, _)| level & bit != 0).fold(Self::default(), |set, (_, class)| set.with(*class))
+    }
+}
+
+impl PageState {
+    /// The page cannot be read.
+    pub const MISSING: Self = Self(0);
+    /// The page's bytes are there.
+    pub const PRESENT: Self = Self(1);
 }
 
 impl ExtentKind {
@@ -166,6 +221,21 @@ impl<'a> PageBatch<'a> {
 }
 
 impl Packed<'_> {
+    /// Adds the next page's compressed bytes; an empty slice stores the page raw. For encoders that take a batch at once.
+    ///
+    /// # Errors
+    /// All pages of the batch are there already, or the bytes do not fit.
+    pub fn push(&mut self, compressed: &[u8]) -> Result<()> {
+        let full = || Error::new(crate::ErrorKind::Other, "more compressed bytes than there is room for");
+        let (pages, bytes) = (self.pushed as usize, self.used);
+        let room = self.bytes.as_mut_slice().get_mut(bytes..bytes.saturating_add(compressed.len())).ok_or_else(full)?;
+        let len = self.lens.as_mut_slice().get_mut(pages).ok_or_else(full)?;
+        room.copy_from_slice(compressed);
+        *len = compressed.len() as u32;
+        (self.pushed, self.used) = (self.pushed + 1, bytes + compressed.len());
+        Ok(())
+    }
+
     /// Compresses a batch page by page: `encode(page, room)` writes into `room` and returns the length, or `None` if it
     /// does not fit. `room` is one byte shorter than the page, so what does not shrink is stored raw, as every reader of
     /// kdump files demands.
@@ -287,7 +357,7 @@ impl PackBuffer {
         }
         self.lens.clear();
         self.lens.resize(pages, 0);
-        Packed { bytes: self.bytes.as_mut_slice().into(), lens: self.lens.as_mut_slice().into(), flags: 0 }
+        Packed { bytes: self.bytes.as_mut_slice().into(), lens: self.lens.as_mut_slice().into(), used: 0, pushed: 0, flags: 0 }
     }
 
     /// The compressed bytes of each page of the last batch, `None` where the page is to be stored raw.

@@ -4,13 +4,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::abi::{AbiInterface, HostServices, SourceBytes};
+use crate::abi::{HostServices, ReadPhysical, SourceBytes};
 use crate::config::Value;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Source};
 use crate::machine::Machine;
 use crate::manifest::Manifest;
-use crate::page::{Block, Erase, PackBuffer, PackedBatch, PackedPage, PageList, RangeVerdict, Run, Verdict};
+use crate::page::{Block, ClassSet, Erase, PackBuffer, PackedBatch, PackedPage, PageList, RangeVerdict, Run, Verdict};
 use crate::traits::{Compressor, End, Filter, PageSet, PageSets, Plan, Setup, Sink, Survey, Writer};
 
 /// A setup with these settings, no sources, and a machine with 4 KiB pages.
@@ -119,8 +119,17 @@ pub fn write(writer: &mut dyn Writer, machine: &Machine, codec: u32, pages: &[(u
     let contents: Vec<PackedPage<'_>> = pages.iter().map(|p| p.1).collect();
     let sets = List(pfns.clone());
     let mut file = Memory::default();
-    let plan =
-        Plan { machine, pages: &sets, dump_level: 0, codec, first_pfn: 0, end_pfn: machine.max_pfn, part: 0, parts: 1, written_at: 0 };
+    let plan = Plan {
+        machine,
+        pages: &sets,
+        excluded: ClassSet::default(),
+        codec,
+        first_pfn: 0,
+        end_pfn: machine.max_pfn,
+        part: 0,
+        parts: 1,
+        written_at: 0,
+    };
     writer.begin(&plan, &mut file)?;
     for (pfns, contents) in pfns.chunks(batch.max(1)).zip(contents.chunks(batch.max(1))) {
         writer.write(&PackedBatch::new(pfns, contents), &mut file)?;
@@ -190,8 +199,34 @@ impl HostServices for Quiet {
     fn cancelled(&self) -> bool {
         false
     }
-    fn interface(&self, _: &str, _: u32) -> Option<AbiInterface> {
-        None
+}
+
+/// A host whose machine has these pieces of physical memory (address, bytes), for [`Setup::host`].
+pub fn host_with_memory(pieces: Vec<(u64, Vec<u8>)>) -> Host {
+    Host::new(Arc::new(WithMemory(pieces)))
+}
+
+struct WithMemory(Vec<(u64, Vec<u8>)>);
+
+impl HostServices for WithMemory {
+    fn log(&self, _: u32, _: &str) {}
+    fn cancelled(&self) -> bool {
+        false
+    }
+    fn physical_memory(&self) -> Option<&dyn ReadPhysical> {
+        Some(self)
+    }
+}
+
+impl ReadPhysical for WithMemory {
+    fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
+        let found = self.0.iter().find_map(|(start, bytes)| bytes.get(usize::try_from(paddr.checked_sub(*start)?).ok()?..));
+        let from = found.unwrap_or_default();
+        let n = from.len().min(buf.len());
+        if let (Some(to), Some(from)) = (buf.get_mut(..n), from.get(..n)) {
+            to.copy_from_slice(from);
+        }
+        n
     }
 }
 
@@ -220,9 +255,6 @@ impl HostServices for Messages {
     }
     fn cancelled(&self) -> bool {
         false
-    }
-    fn interface(&self, _: &str, _: u32) -> Option<AbiInterface> {
-        None
     }
 }
 

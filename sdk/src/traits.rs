@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::abi::AbiInterface;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Host, Source};
 use crate::machine::Machine;
-use crate::page::{Block, Erase, Extent, Packed, PackedBatch, PageBatch, RangeVerdict, Run, Verdict};
+use crate::page::{Block, ClassSet, Erase, Extent, Packed, PackedBatch, PageBatch, PageState, RangeVerdict, Run, Verdict};
 
 /// What a plugin is made from.
 #[derive(Debug)]
@@ -36,7 +37,12 @@ impl Score {
         Self { percent: 0, reason: reason.into() }
     }
 
-    /// This reader's format for sure.
+    /// The right container, but nothing that only this reader knows: a more special one goes before it.
+    pub fn likely(reason: impl Into<String>) -> Self {
+        Self { percent: 60, reason: reason.into() }
+    }
+
+    /// A sign that no other format has.
     pub fn certain(reason: impl Into<String>) -> Self {
         Self { percent: 100, reason: reason.into() }
     }
@@ -50,12 +56,18 @@ pub trait Reader: Send + Sync {
     /// All RAM that the input knows of: ascending, not overlapping. What no extent covers is a hole.
     fn extents(&self) -> Vec<Extent>;
 
-    /// Makes pages of encoded extents: page `i` of `out` (page size each) gets the bytes of `pfns[i]`, and `present[i]`
-    /// says if it could. A page that cannot be read is data, not an error.
+    /// Makes pages of encoded extents: page `i` of `out` (page size each) gets the bytes of `pfns[i]`, and `states[i]`,
+    /// missing at first, says if it could. A page that cannot be read is data, not an error.
     ///
     /// # Errors
-    /// Nothing at all could be read.
-    fn read_pages(&self, pfns: &[u64], out: &mut [u8], present: &mut [bool]) -> Result<()>;
+    /// Nothing at all could be read; the host then tries page by page.
+    fn read_pages(&self, pfns: &[u64], out: &mut [u8], states: &mut [PageState]) -> Result<()>;
+
+    /// See [`Filter::interface`].
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        let _ = (name, version);
+        None
+    }
 }
 
 /// Where a filter leaves what it found by walking kernel objects.
@@ -68,8 +80,21 @@ pub trait Survey {
 
 /// Decides which pages are kept. Implement the stages that the manifest names.
 ///
-/// Merge rule between filters: keep beats exclude, exclude beats undecided. Order breaks no tie.
+/// Merge rule between filters: what must not be read stays out, keep beats exclude, exclude beats undecided. Order breaks
+/// no tie.
 pub trait Filter: Send + Sync {
+    /// The standard classes that it may exclude with its settings; they go into the dump's header.
+    fn excludes(&self) -> ClassSet {
+        ClassSet::default()
+    }
+
+    /// A later host's optional interface of this name and version, if the plugin has it; how plugins grow without a new
+    /// ABI. None is defined yet.
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        let _ = (name, version);
+        None
+    }
+
     /// Called once before pages are classified.
     ///
     /// # Errors
@@ -111,6 +136,12 @@ pub trait Compressor: Send {
     /// # Errors
     /// One of them does not decompress to exactly a page.
     fn decompress(&mut self, stored: &[&[u8]], page_size: usize, out: &mut [u8]) -> Result<()>;
+
+    /// See [`Filter::interface`].
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        let _ = (name, version);
+        None
+    }
 }
 
 /// Decompresses a batch page by page: the loop of most [`Compressor::decompress`]. `decode` returns the length it made.
@@ -150,7 +181,8 @@ pub enum PageSet {
 pub trait PageSets {
     /// Fills `out` with bits, least significant first: bit `i` is PFN `first_pfn + i`.
     fn bitmap(&self, which: PageSet, first_pfn: u64, out: &mut [u8]);
-    /// The runs from `from_pfn` on, ascending; returns how many of `out` were filled (fewer than asked for: the end).
+    /// The runs from `from_pfn` on, ascending; returns how many of `out` were filled (fewer than asked for: the end). A long
+    /// run may come in pieces.
     fn runs(&self, which: PageSet, from_pfn: u64, out: &mut [Run]) -> usize;
     /// Number of pages.
     fn count(&self, which: PageSet) -> u64;
@@ -162,8 +194,8 @@ pub struct Plan<'a> {
     pub machine: &'a Machine,
     /// RAM and dumped pages
     pub pages: &'a dyn PageSets,
-    /// dump level bits in force, as makedumpfile's `-d`
-    pub dump_level: u32,
+    /// page classes that are left out, by the input or by filters
+    pub excluded: ClassSet,
     /// codec bit of the compressor, 0 = none
     pub codec: u32,
     /// first PFN of this output (0 unless split)
@@ -183,7 +215,7 @@ pub struct Plan<'a> {
 pub struct End {
     /// pages are missing at the end (out of space, size limit, cancelled)
     pub incomplete: bool,
-    /// pages that the dump claims to have but that could not be read
+    /// pages that were to be in the dump but could not be read
     pub lost_pages: u64,
 }
 
@@ -226,4 +258,10 @@ pub trait Writer: Send {
     /// # Errors
     /// The mark stays.
     fn finish(&mut self, end: &End, sink: &mut dyn Sink) -> Result<()>;
+
+    /// See [`Filter::interface`].
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        let _ = (name, version);
+        None
+    }
 }

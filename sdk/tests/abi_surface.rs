@@ -11,9 +11,10 @@ use std::fmt::Write;
 
 use abi_stable::StableAbi;
 use abi_stable::type_layout::TypeLayout;
-use coresift_sdk::Hello;
 use coresift_sdk::abi::PluginModule_Ref;
 use coresift_sdk::hello::{ABI_MAJOR, ABI_MINOR, SYMBOL};
+use coresift_sdk::host::{PHYSICAL_MEMORY, PhysicalMemoryTable};
+use coresift_sdk::{FLAG_ERASES, Hello, Kind, PageSet, Stages};
 
 /// How deep the fields of abi_stable's own types are named: enough to tell `ROption<u32>` from `ROption<u64>`.
 const DEPTH: usize = 3;
@@ -61,7 +62,50 @@ fn surface() -> String {
     let symbol = String::from_utf8_lossy(SYMBOL);
     let hello =
         format!("symbol {}, Hello: {} bytes, aligned to {}\n", symbol.trim_end_matches('\0'), size_of::<Hello>(), align_of::<Hello>());
-    types.into_iter().fold(hello, |all, t| all + "\n" + &t)
+    types.into_iter().fold(hello, |all, t| all + "\n" + &t) + "\n" + &numbers()
+}
+
+/// The numbers that have a meaning on both sides; a layout does not change with them.
+fn numbers() -> String {
+    use coresift_sdk::{ExtentKind as E, PageState as P, Verdict as V, codec};
+    let kinds: Vec<_> = Kind::ALL.iter().map(|k| (k.name(), *k as u32)).collect();
+    let stages = [Stages::SURVEY.0, Stages::CLASSIFY.0, Stages::INSPECT.0];
+    let verdicts = [
+        V::UNDECIDED,
+        V::KEEP,
+        V::ZERO,
+        V::CACHE,
+        V::PRIVATE_CACHE,
+        V::USER,
+        V::FREE,
+        V::HWPOISON,
+        V::OFFLINE,
+        V::UNACCEPTED,
+        V::MEMMAP,
+        V::PLUGIN,
+    ];
+    let states = [P::MISSING.0, P::PRESENT.0];
+    let codecs = [codec::NONE, codec::ZLIB, codec::LZO, codec::SNAPPY, codec::ZSTD];
+    [
+        format!("kinds {kinds:?}"),
+        format!("stages {stages:?}, flag erases {FLAG_ERASES}"),
+        format!("verdicts {:?}", verdicts.map(|v| v.0)),
+        format!("extent kinds {:?}", [E::MAPPED, E::ENCODED, E::ABSENT].map(|k| k.0)),
+        format!("page states {states:?}, page sets {:?}", [PageSet::Ram as u32, PageSet::Dumped as u32]),
+        format!("codecs {codecs:?}"),
+        format!("error kinds {:?}", coresift_sdk::abi::error_kinds()),
+        format!("key types {:?}", coresift_sdk::abi::key_types()),
+        format!("packed pages {:?}", coresift_sdk::abi::packed_states()),
+        format!("interfaces {PHYSICAL_MEMORY:?} {} bytes", size_of::<PhysicalMemoryTable>()),
+    ]
+    .join("\n")
+        + "\n"
+}
+
+#[test]
+fn the_crates_version_follows_the_abi() {
+    // abi_stable compares it when a plugin is loaded.
+    assert!(env!("CARGO_PKG_VERSION").starts_with(&format!("{ABI_MAJOR}.{ABI_MINOR}.")));
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn what_is_no_vmcore_is_named() {
     refused(&folder.path().join("none"), &out, &[], 1, &["cannot open", "No such file"]);
     let program = std::fs::read("/bin/true").unwrap();
     refused(&file("program", &program), &out, &[], 1, &["format not recognised", "no core file"]);
+    refused(&file("dump", b"KDUMP   and so on, a dump already"), &out, &[], 1, &["a kdump-compressed dump already"]);
     refused(&file("cut.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0]), &out, &[], 1, &["zstd"]);
     refused(&file("cut.gz", &[0x1f, 0x8b, 8, 0]), &out, &[], 1, &["gzip"]);
 }
@@ -39,8 +40,10 @@ fn what_is_no_vmcore_is_named() {
 #[test]
 fn a_pipe_as_input_or_output_is_refused_without_waiting() {
     let folder = scratch();
+    let out = folder.path().join("out");
     let fifo = folder.path().join("fifo");
     assert_eq!(coresift_tests::peer("mkfifo", "coreutils", &[fifo.as_ref()]).status, 0);
+    refused(&fifo, &out, &[], 1, &["is a pipe"]);
     refused(&KDUMP_6_1.path(), &fifo, &[], 1, &["pipe"]);
     refused(&KDUMP_6_1.path(), Path::new("/dev/full"), &[], 1, &["character device"]);
 }
@@ -80,6 +83,12 @@ fn the_input_is_never_overwritten() {
     let before = input.metadata().unwrap().len();
     let args: Vec<OsString> = vec!["dump".into(), "--force".into(), input.clone().into(), input.clone().into()];
     coresift(args).status(2).says(&["both input and output"]);
+    // An unfinished dump may be an input, but not of a run that would write over it.
+    let unfinished = folder.path().join("other.incomplete");
+    std::fs::rename(&input, &unfinished).unwrap();
+    let args: Vec<OsString> = vec!["dump".into(), "--force".into(), unfinished.clone().into(), folder.path().join("other").into()];
+    coresift(args).status(2).says(&["both input and output"]);
+    std::fs::rename(&unfinished, &input).unwrap();
     assert_eq!(input.metadata().unwrap().len(), before);
 }
 
@@ -125,6 +134,7 @@ fn wrong_usage_is_exit_status_2_and_names_the_option() {
     refused(&input, &out, &["--map-size", "4 parsecs"], 2, &["--map-size 4 parsecs", "`map_size`"]);
     refused(&input, &out, &["--limit=-1"], 2, &["--limit -1", "`limit`"]);
     refused(&input, &out, &["-d", "31"], 2, &["-d 31", "-d 1"]);
+    refused(&input, Path::new("-"), &[], 2, &["random access"]);
     coresift(["dump".as_ref(), input.as_os_str()]).status(2).says(&["no OUTPUT given"]);
     coresift(["dump"]).status(2);
     coresift(["dmup"]).status(2);

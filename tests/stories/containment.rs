@@ -34,6 +34,8 @@ fn a_filter_that_panics_or_fails_keeps_its_pages_and_is_named() {
         ("panic-survey", "panicked in survey"),
         ("panic-classify", "panicked in classify"),
         ("panic-inspect", "panicked in inspect"),
+        ("panic-payload", "panicked in inspect"),
+        ("exclude-then-panic", "panicked in survey"),
         ("error-inspect", "as asked for"),
         ("unknown-verdict", "unknown verdict 77"),
     ] {
@@ -46,6 +48,28 @@ fn a_filter_that_panics_or_fails_keeps_its_pages_and_is_named() {
         assert_eq!(*class(&report, "zero"), zero);
         peers::same_pages(&KDUMP_6_1.path(), &folder.path().join("out"), 0);
         assert!(!run.stderr.contains("panicked at"), "the plugin printed: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_filter_that_panics_when_it_is_dropped_costs_nothing() {
+    let folder = scratch();
+    let report = with_mode(folder.path(), "panic-drop", "").status(0).json();
+    assert_eq!(report["outcome"], "complete", "{report}");
+    peers::same_pages(&KDUMP_6_1.path(), &folder.path().join("out"), 0);
+}
+
+#[test]
+fn a_page_that_one_filter_keeps_is_not_dropped_by_another_that_sees_its_bytes() {
+    let folder = scratch();
+    let profile = folder.path().join("keep.toml");
+    let unruly = |mode: &str| format!("[[filter]]\nplugin = \"unruly\"\nmode = \"{mode}\"\nfirst = 0\npages = 1048576\n");
+    let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
+    for order in [["keep-range", "inspect-ones"], ["inspect-ones", "keep-range"]] {
+        std::fs::write(&profile, format!("extends = \"plain\"\n{}{}", unruly(order[0]), unruly(order[1]))).unwrap();
+        let args = ["dump".as_ref(), "--json".as_ref(), "--force".as_ref(), "--profile".as_ref(), profile.as_os_str(), input.as_os_str()];
+        let report = coresift(args.into_iter().chain([out.as_os_str()])).status(0).json();
+        assert_eq!(report["pages"]["excluded"], 0, "{order:?}: {report}");
     }
 }
 

@@ -36,9 +36,11 @@ fn a_file_cut_before_its_data_is_refused_and_one_cut_in_its_data_gives_the_rest(
     for len in [0x1200, 0x2000, 0x3001, 0x100_0123, whole - 4097, whole - 1] {
         let input = cut(folder.path(), len);
         let report = coresift(dump(&input, &out, &["--force", "-d", "0", "--strict-exit"])).json();
+        assert_eq!(report["outcome"], "incomplete", "{report}");
         let pages = &report["pages"];
         assert!(pages["absent"].as_u64().unwrap() > 0, "{len}: {report}");
         assert!(report["warnings"].to_string().contains("cut") || report["warnings"].to_string().contains("ends"), "{len}: {report}");
+        assert_ne!(kdump::Kdump::open(&out).unwrap().status & kdump::INCOMPLETE, 0);
         if len > 0x10_0000 {
             // The page in which the file ends is not there.
             peers::same_pages(&input, &out, 1);

@@ -48,15 +48,21 @@ fn without_one_compressors_file_only_that_codec_is_missing() {
     copy_of_build(folder.path());
     std::fs::remove_file(folder.path().join("libcompressor_zstd.so")).unwrap();
     let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
-    let dump = |codec: &str| {
-        run_in(folder.path(), &["dump".as_ref(), "--force".as_ref(), "--compress".as_ref(), codec.as_ref(), input.as_ref(), out.as_ref()])
+    let dump = |codec: &str, extra: &[&str]| {
+        let args = ["dump".as_ref(), "--force".as_ref(), "--compress".as_ref(), codec.as_ref(), input.as_os_str(), out.as_os_str()];
+        run_in(folder.path(), &args.into_iter().chain(extra.iter().map(AsRef::as_ref)).collect::<Vec<_>>())
     };
-    let (status, _, said) = dump("zstd");
+    // With the profile's fallback there is a dump, and a warning; without one there is none.
+    let (status, _, said) = dump("zstd", &[]);
+    assert_eq!(status, 0, "{said}");
+    assert!(said.contains("warning: compressor zlib is used instead: --compress zstd: compressor `zstd` not found"), "{said}");
+    std::fs::remove_file(&out).unwrap();
+    let (status, _, said) = dump("zstd", &["--set", "compress.fallback=[]"]);
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("compressor `zstd` not found (libcompressor_zstd.so)") && said.contains("hint: "), "{said}");
     assert!(!out.exists());
     for codec in ["zlib", "libdeflate", "lzo", "snappy", "none"] {
-        let (status, _, said) = dump(codec);
+        let (status, _, said) = dump(codec, &[]);
         assert_eq!(status, 0, "{codec}: {said}");
     }
 }
@@ -139,6 +145,32 @@ fn as_root_a_library_that_others_may_write_is_refused() {
     mode(&file, 0o755);
     mode(folder.path(), 0o777);
     check().status(1).says(&["may be changed by everybody", "chmod go-w"]);
+}
+
+#[test]
+fn a_backup_copy_of_a_library_disturbs_nobody() {
+    let folder = scratch();
+    copy_of_build(folder.path());
+    std::fs::copy(folder.path().join("libreader_elf.so"), folder.path().join("libreader_elf_old.so")).unwrap();
+    let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
+    let (status, _, said) = run_in(folder.path(), &["dump".as_ref(), input.as_ref(), out.as_ref()]);
+    assert_eq!(status, 0, "{said}");
+    let (_, list, _) = run_in(folder.path(), &["plugins".as_ref(), "list".as_ref()]);
+    assert!(list.contains("it calls itself reader elf, its file reader elf-old"), "{list}");
+}
+
+#[test]
+fn as_root_a_library_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folder = scratch();
+    let file = folder.path().join("libfilter_zero.so");
+    std::fs::copy(built().join("libfilter_zero.so"), &file).unwrap();
+    let check = || coresift(["plugins".as_ref(), "check".as_ref(), file.as_os_str()]);
+    check().status(0);
+    std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+    check().status(1).says(&["belongs to user 65534", "chown root"]);
 }
 
 #[test]

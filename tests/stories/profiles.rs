@@ -74,6 +74,31 @@ fn profiles_extend_each_other_and_a_circle_ends() {
 }
 
 #[test]
+fn another_codec_does_not_inherit_the_settings_of_the_first() {
+    for plugin in ["lzo", "zstd"] {
+        let (_, run, _folder) = check(&format!("extends = \"small\"\n[compress]\nplugin = \"{plugin}\"\n"));
+        assert!(run.status(0).stdout.contains(&format!("compressor {plugin}")));
+        let args = ["dump", "--profile", "small", "--set", &format!("compress.plugin={plugin}"), "--dry-run"];
+        let input = coresift_tests::vmcores::KDUMP_6_1.path();
+        coresift(args.iter().map(AsRef::as_ref).chain([input.as_os_str()])).status(0);
+    }
+}
+
+#[test]
+fn a_check_looks_at_every_fallback() {
+    let (_, run, _folder) = check("extends = \"kdump\"\n[compress]\nfallback = [\"lzzo\"]\n");
+    run.status(1).says(&["fallback: compressor `lzzo` not found", "did you mean `lzo`?"]);
+}
+
+#[test]
+fn a_sites_profile_may_extend_the_shipped_one_of_its_name() {
+    let folder = scratch();
+    std::fs::write(folder.path().join("kdump.toml"), "extends = \"kdump\"\n[engine]\nthreads = 1\n").unwrap();
+    let run = coresift_tests::command(["profiles", "check", "kdump"]).env("CORESIFT_PROFILE_PATH", folder.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&run.stdout).contains("ok: kdump: reader auto, filter zero, compressor lzo"));
+}
+
+#[test]
 fn a_sites_folder_of_profiles_is_searched_before_the_shipped_ones() {
     let folder = scratch();
     std::fs::write(folder.path().join("kdump.toml"), "description = \"ours\"\n").unwrap();

@@ -17,6 +17,19 @@ fn none_says_nothing() {
 }
 
 #[test]
+fn that_nobody_hears_it_does_not_cost_the_dump() {
+    let folder = scratch();
+    let (input, full) = (KDUMP_6_1.path(), std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    for mode in ["auto", "lines", "json"] {
+        let out = folder.path().join(mode);
+        let args = ["dump".as_ref(), "--progress".as_ref(), mode.as_ref(), input.as_os_str(), out.as_os_str()];
+        let run = coresift_tests::command(args).stderr(full.try_clone().unwrap()).output().unwrap();
+        assert!(run.status.success(), "{mode}: {:?}", run.status);
+        coresift_tests::peers::same_pages(&input, &out, 0);
+    }
+}
+
+#[test]
 fn without_a_terminal_auto_prints_plain_lines() {
     let said = dump("auto").stderr;
     assert!(!said.contains('\u{1b}') && !said.contains('\r'), "{said:?}");

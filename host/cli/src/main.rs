@@ -11,7 +11,7 @@ mod terminal;
 use commands::Command;
 use coresift_engine::{Error, Exit};
 
-/// Turns the memory image of a crashed Linux machine into a dump that is small, safe to share, and always opens.
+/// Turns the memory image of a crashed Linux machine into a dump that is small and always opens.
 #[derive(Debug, Parser)]
 #[command(name = "coresift", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -41,14 +41,14 @@ fn main() -> ExitCode {
 
 /// Says what went wrong: to people on standard error, to programs as the command's one document.
 fn fail(e: &Error, json: bool) -> ExitCode {
-    eprintln!("coresift: {e}");
+    terminal::say(&format!("coresift: {e}"));
     let status = match e.exit {
         Exit::Failed => 1,
         Exit::Usage => 2,
     };
     if json {
         let document = serde_json::json!({ "schema": 1, "error": { "message": e.message, "hint": e.hint, "status": status } });
-        terminal::print(&format!("{document:#}\n"));
+        let _ = terminal::print(&format!("{document:#}\n"));
     }
     ExitCode::from(status)
 }

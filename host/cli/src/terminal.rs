@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use coresift_engine::progress::{Phase, Progress};
 use coresift_engine::size::grouped;
+use coresift_engine::{Error, Result, plain};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How progress is shown.
@@ -30,17 +31,32 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const EVENT_EVERY: Duration = Duration::from_millis(200);
 
 /// Prints a result. A closed pipe is the reader's choice and no error.
-pub fn print(text: &str) {
+///
+/// # Errors
+/// Standard output takes no more.
+pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::failed(format!("cannot print the result: {}", plain(&e)))
+                .hint("what was to be done is done; only this text is lost"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints a document.
-pub fn print_json(document: &impl serde::Serialize) {
-    match serde_json::to_string_pretty(document) {
-        Ok(text) => print(&format!("{text}\n")),
-        Err(e) => eprintln!("coresift: no JSON: {e}"),
-    }
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(document: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(document).map_err(|e| Error::failed(format!("no JSON: {e}")))?;
+    print(&format!("{text}\n"))
+}
+
+/// Says something on standard error. That nobody can hear it must not cost the dump.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Shows progress and messages on standard error.
@@ -87,13 +103,13 @@ impl Terminal {
         let state = self.state();
         match self.mode {
             Mode::Json => event(&serde_json::json!({ "event": kind, "message": message })),
-            _ => state.bar.suspend(|| eprintln!("coresift: {kind}: {message}")),
+            _ => state.bar.suspend(|| say(&format!("coresift: {kind}: {message}"))),
         }
     }
 }
 
 fn event(value: &serde_json::Value) {
-    eprintln!("{value}");
+    say(&value.to_string());
 }
 
 impl State {
@@ -111,11 +127,11 @@ impl State {
     fn line(&self) {
         let seconds = self.begun.elapsed().as_secs_f64();
         if self.total == 0 {
-            return eprintln!("coresift: {}: {} {} in {seconds:.0} s", self.phase.name(), self.done, self.unit());
+            return say(&format!("coresift: {}: {} {} in {seconds:.0} s", self.phase.name(), self.done, self.unit()));
         }
         let share = self.done as f64 / self.total as f64;
         let left = seconds / share.max(1e-9) - seconds;
-        eprintln!("coresift: {}: {:.0} % in {seconds:.0} s, about {left:.0} s left", self.phase.name(), share * 100.0);
+        say(&format!("coresift: {}: {:.0} % in {seconds:.0} s, about {left:.0} s left", self.phase.name(), share * 100.0));
     }
 
     fn new_bar(&self) -> ProgressBar {
@@ -146,7 +162,7 @@ impl Progress for Terminal {
             Mode::Bar => state.bar = state.new_bar(),
             Mode::Json => state.event(),
             // In a console log the line before a crash of the machine says how far it came.
-            Mode::Lines if total > 0 && phase == Phase::Copy => eprintln!("coresift: {}: {} in all", phase.name(), grouped(total)),
+            Mode::Lines if total > 0 && phase == Phase::Copy => say(&format!("coresift: {}: {} in all", phase.name(), grouped(total))),
             _ => {}
         }
     }

@@ -42,7 +42,7 @@ pub struct BatchPlan {
 }
 
 /// Cuts a set of pages into batches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Planner<'a> {
     set: &'a PageSet,
     extents: &'a [Extent],
@@ -59,7 +59,9 @@ pub struct Planner<'a> {
 impl<'a> Planner<'a> {
     /// A planner for these pages. `map_size` bounds how far a batch reaches over pages that are not kept.
     pub fn new(set: &'a PageSet, extents: &'a [Extent], page_shift: u32, map_size: usize) -> Self {
-        let pages_max = (BATCH_BYTES as u64 >> page_shift).max(1);
+        // A window is never larger than was asked for.
+        let bytes_max = if map_size == 0 { BATCH_BYTES } else { BATCH_BYTES.min(map_size) };
+        let pages_max = (bytes_max as u64 >> page_shift).max(1);
         let span_max = (map_size as u64).max(pages_max << page_shift);
         Self { set, extents, page_shift, pages_max, span_max, next_pfn: 0, next_extent: 0, next_number: 0 }
     }

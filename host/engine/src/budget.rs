@@ -6,6 +6,9 @@ use crate::profile::Threads;
 /// What the program, the plugins and the tables take before the first batch, roughly.
 const BASE: u64 = 12 << 20;
 
+/// Largest window: more gains nothing, and address space may be limited.
+const MAP_SIZE_MAX: usize = 1 << 30;
+
 /// How a run is to be laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -33,7 +36,7 @@ pub fn plan(threads: Threads, map_size: usize, memory: Option<u64>, page_size: u
     let fits = |batches: usize| BASE.saturating_add(batch.saturating_mul(batches as u64)) <= memory;
     let threads = (2..=wanted).rev().find(|&t| fits(in_flight(t))).unwrap_or(1);
     // A window wider than a batch costs memory only for the pages touched in it, but those of a damaged one are read.
-    Budget { threads, batches: in_flight(threads), map_size }
+    Budget { threads, batches: in_flight(threads), map_size: map_size.min(MAP_SIZE_MAX) }
 }
 
 /// Batches in flight: one for each worker, one being written, one waiting.
@@ -55,7 +58,10 @@ fn cgroup_left() -> Option<u64> {
     let group = own.lines().find_map(|l| l.strip_prefix("0::/"))?;
     let folder = std::path::Path::new("/sys/fs/cgroup").join(group);
     let number = |file: &str| std::fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    // Page cache counts as used but is given back: without it, whoever has just read a large file has no memory.
+    let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let cache = stat.lines().find_map(|l| l.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok()).unwrap_or(0);
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?.saturating_sub(cache)))
 }
 
 /// Largest resident memory of this process so far, in bytes (`VmHWM` of /proc/self/status; 0 if /proc is not there).

@@ -17,7 +17,31 @@ use crate::report::{Issues, Tally};
 #[derive(Debug, Default)]
 pub struct Surveyed {
     ranges: Vec<RangeVerdict>,
+    /// for each range: the highest end of it and those before it
+    reach: Vec<u64>,
     erase: Vec<Erase>,
+}
+
+impl Surveyed {
+    fn sort(&mut self) {
+        self.ranges.sort_by_key(|r| r.run.first_pfn);
+        let mut reach = 0;
+        self.reach = self
+            .ranges
+            .iter()
+            .map(|r| {
+                reach = r.run.end_pfn().max(reach);
+                reach
+            })
+            .collect();
+    }
+
+    /// The ranges that touch the block at `base`, as verdicts on its pages `start..end`.
+    fn in_block(&self, base: u64) -> impl Iterator<Item = (std::ops::Range<usize>, Verdict)> + '_ {
+        let from = self.reach.partition_point(|end| *end <= base);
+        let near = self.ranges.iter().skip(from).take_while(move |r| r.run.first_pfn < base + BLOCK_PAGES);
+        near.filter_map(move |r| overlap(&r.run, base).map(|(start, end)| (start..end, r.verdict)))
+    }
 }
 
 impl Survey for Surveyed {
@@ -65,6 +89,8 @@ pub struct Classified {
     pub ram: PageSet,
     /// pages to copy: what the input has less what filters excluded
     pub dumped: PageSet,
+    /// pages that a filter wants kept whatever others say, also those that look at their bytes later
+    pub pinned: PageSet,
     /// pages that the input left out
     pub absent: u64,
     /// bytes that must not reach the output
@@ -76,6 +102,7 @@ struct Classed {
     number: u64,
     ram: BlockSet,
     dumped: BlockSet,
+    pinned: BlockSet,
     absent: u64,
 }
 
@@ -97,21 +124,30 @@ pub fn classify(
         let mut found = Surveyed::default();
         if filter.stages.contains(Stages::SURVEY) {
             let outcome = filter.filter.survey(&mut found);
-            filter.check(outcome, "survey", issues)?;
+            if !filter.check(outcome, "survey", issues)? {
+                // It may have been about to correct itself: what it excluded stays in, what it protects stays protected.
+                found.ranges.retain(|r| r.verdict == Verdict::KEEP);
+            }
         }
         patches.append(&mut found.erase);
-        found.ranges.sort_by_key(|r| r.run.first_pfn);
+        found.sort();
         surveys.push(found);
     }
     let context = Context { image, filters, surveys: &surveys, tally, issues, progress };
     let numbers: Vec<u64> = block_numbers(&image.extents).into_iter().collect();
-    let blocks: Vec<Classed> = match pool {
+    let mut blocks: Vec<Classed> = match pool {
         Some(pool) => pool.install(|| numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>())?,
         None => numbers.into_iter().map(|n| context.block(n)).collect::<Result<_>>()?,
     };
     let absent = blocks.iter().map(|b| b.absent).sum();
-    let (ram, dumped): (Vec<_>, Vec<_>) = blocks.into_iter().map(|b| ((b.number, b.ram), (b.number, b.dumped))).unzip();
-    Ok(Classified { ram: PageSet::from_blocks(ram), dumped: PageSet::from_blocks(dumped), absent, patches: Patches::new(patches) })
+    let mut classified = Classified { absent, patches: Patches::new(patches), ..Classified::default() };
+    let set = |part: fn(&mut Classed) -> &mut BlockSet, blocks: &mut [Classed]| {
+        PageSet::from_blocks(blocks.iter_mut().map(|b| (b.number, std::mem::replace(part(b), BlockSet::None))))
+    };
+    classified.ram = set(|b| &mut b.ram, &mut blocks);
+    classified.dumped = set(|b| &mut b.dumped, &mut blocks);
+    classified.pinned = set(|b| &mut b.pinned, &mut blocks);
+    Ok(classified)
 }
 
 fn block_numbers(extents: &[Extent]) -> BTreeSet<u64> {
@@ -143,28 +179,29 @@ impl Context<'_> {
                 _ => absent += end - start,
             }
         }
+        let mut pinned: BlockBits = [0; _];
         if self.decides_here(base) {
-            self.exclude(base, &mut has)?;
+            self.exclude(base, &mut has, &mut pinned)?;
         }
-        self.progress.advance(BLOCK_PAGES);
-        Ok(Classed { number, ram: BlockSet::from_bits(&ram), dumped: BlockSet::from_bits(&has), absent })
+        let ram = BlockSet::from_bits(&ram);
+        self.progress.advance(ram.count());
+        Ok(Classed { number, ram, dumped: BlockSet::from_bits(&has), pinned: BlockSet::from_bits(&pinned), absent })
     }
 
     /// True if any filter may have a verdict on a page of this block without its bytes.
     fn decides_here(&self, base: u64) -> bool {
         let classifies = self.filters.iter().any(|f| f.stages.contains(Stages::CLASSIFY));
-        classifies || self.surveys.iter().any(|s| s.ranges.iter().any(|r| overlap(&r.run, base).is_some()))
+        classifies || self.surveys.iter().any(|s| s.in_block(base).next().is_some())
     }
 
     /// Takes the pages out that filters exclude.
-    fn exclude(&self, base: u64, has: &mut BlockBits) -> Result<()> {
+    fn exclude(&self, base: u64, has: &mut BlockBits, pinned: &mut BlockBits) -> Result<()> {
         let mut merged = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
-        let mut said_by = vec![0u8; BLOCK_PAGES as usize];
+        let mut said_by = vec![0usize; BLOCK_PAGES as usize];
         for ((index, filter), survey) in self.filters.iter().enumerate().zip(self.surveys) {
             let mut own = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
-            for range in &survey.ranges {
-                let Some((start, end)) = overlap(&range.run, base) else { continue };
-                own.get_mut(start..end).unwrap_or_default().iter_mut().for_each(|v| *v = v.merge(range.verdict));
+            for (pages, verdict) in survey.in_block(base) {
+                own.get_mut(pages).unwrap_or_default().iter_mut().for_each(|v| *v = v.merge(verdict));
             }
             if filter.stages.contains(Stages::CLASSIFY) {
                 let block = Block::new(base, BLOCK_PAGES as u32, self.image.machine.page_shift);
@@ -174,11 +211,11 @@ impl Context<'_> {
                     own.iter_mut().zip(given).for_each(|(o, g)| *o = o.merge(g));
                 }
             }
+            filter.forget_unknown(&mut own, self.issues);
             for ((m, by), own) in merged.iter_mut().zip(&mut said_by).zip(own) {
-                let own = filter.known(own, self.issues);
                 let joined = m.merge(own);
                 if joined != *m {
-                    (*m, *by) = (joined, index as u8);
+                    (*m, *by) = (joined, index);
                 }
             }
         }
@@ -186,9 +223,12 @@ impl Context<'_> {
         for (i, (verdict, by)) in merged.iter().zip(&said_by).enumerate() {
             let Some(word) = has.get_mut(i / 64) else { break };
             let bit = 1u64 << (i % 64);
+            if *verdict == Verdict::KEEP {
+                set_bits(pinned, i as u64, i as u64 + 1);
+            }
             if verdict.excludes() && *word & bit != 0 {
                 *word &= !bit;
-                counts.exclude(usize::from(*by), *verdict);
+                counts.exclude(*by, *verdict);
             }
         }
         self.tally.add(&counts);

@@ -17,7 +17,7 @@ use crate::progress::{Phase, Progress};
 use crate::registry::Registry;
 use crate::report::{Issues, Outcome, Pages, Report, Seconds, Tally};
 use crate::scheduler::{self, Writing};
-use crate::sink::{FileSink, Limited, Nothing, Output};
+use crate::sink::{self, FileSink, Limited, Nothing, Output};
 
 /// Largest window if the profile says nothing: the size at which makedumpfile's authors found mapping /proc/vmcore best.
 pub const MAP_SIZE: u64 = 4 << 20;
@@ -58,7 +58,8 @@ pub fn run_to(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>, make
         FileSink::check(output, job.force)?;
     }
     let sources = open_sources(&job.inputs, progress.as_ref())?;
-    if let Some(output) = job.output.as_deref().filter(|o| sources.iter().any(|s| s.is_same_file(o))) {
+    let written = job.output.iter().flat_map(|o| [o.clone(), sink::unfinished(o)]);
+    if let Some(output) = written.into_iter().find(|o| sources.iter().any(|s| s.is_same_file(o))) {
         return Err(Error::usage(format!("{} is both input and output", output.display())).hint("give another output name"));
     }
     let image = Arc::new(Image::open(sources, plugins.reader.clone(), registry, progress)?);
@@ -96,7 +97,8 @@ impl Dump<'_> {
     fn run(self, make_output: &MakeOutput<'_>) -> Result<Report> {
         let mut seconds = Seconds { open: self.started.elapsed().as_secs_f64(), ..Seconds::default() };
         self.plugins.weakened.iter().for_each(|w| self.issues.add("profile", "", w));
-        let host = services(self.progress, Some(self.image.clone()));
+        let cancel = Arc::default();
+        let host = services(self.progress, Some(self.image.clone()), &cancel);
         let mut filters = Vec::new();
         for chosen in &self.plugins.filters {
             filters.extend(RunningFilter::start(chosen, &self.image, host.clone(), &self.issues)?);
@@ -112,32 +114,38 @@ impl Dump<'_> {
         seconds.classify = clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
-        let mut output = make_output()?;
+        let packing = Packing {
+            image: &self.image,
+            filters: &filters,
+            patches: &classified.patches,
+            pinned: &classified.pinned,
+            compressor: self.plugins.compressor.as_ref(),
+            host: &host,
+            map_size: budget.map_size,
+            cancel: &cancel,
+            tally: &tally,
+            issues: &self.issues,
+        };
+        // All that can fail is made before the output is.
+        let workers = scheduler::workers(&packing, pool.as_ref())?;
+        let threads = workers.len();
         let mut writer = self.writer(&host)?;
+        let mut output = make_output()?;
         let title = self.plugins.writer.plugin.title();
         let sets = Sets { ram: &classified.ram, dumped: &classified.dumped };
         self.progress.phase(Phase::Copy, classified.dumped.count());
         let begun = writer.begin(&self.plan(&sets, &filters), output.as_mut());
         begun.map_err(|e| self.unfinished(Error::plugin(&title, &e), output.as_ref(), 0))?;
         let planner = Planner::new(&classified.dumped, &self.image.extents, self.image.machine.page_shift, budget.map_size);
-        let packing = Packing {
-            image: &self.image,
-            filters: &filters,
-            patches: &classified.patches,
-            compressor: self.plugins.compressor.as_ref(),
-            host: &host,
-            map_size: budget.map_size,
-            tally: &tally,
-            issues: &self.issues,
-        };
         let mut writing =
             Writing { writer: writer.as_mut(), title: &title, output: output.as_mut(), progress: self.progress.as_ref(), pages: 0 };
-        let copied = scheduler::run(planner, &packing, &mut writing, budget, pool.as_ref());
+        let copied = scheduler::run(planner, &packing, &mut writing, workers, budget.batches, pool.as_ref());
         let pages_written = writing.pages;
         seconds.copy = clock.elapsed().as_secs_f64();
 
         let incomplete_because = match copied {
-            Ok(()) => None,
+            // A dump of a part of the memory is no whole dump, however it was copied.
+            Ok(()) => self.image.machine.incomplete.then(|| "the input is incomplete itself".to_owned()),
             // A size limit was asked for: what fits is the dump.
             Err(e) if e.no_space && output.limit_reached() => Some(e.message),
             Err(e) => return Err(self.unfinished(e, output.as_ref(), pages_written)),
@@ -153,7 +161,7 @@ impl Dump<'_> {
             &classified,
             &tally,
             &filters,
-            Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads: budget.threads },
+            Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads },
         ))
     }
 
@@ -165,12 +173,10 @@ impl Dump<'_> {
     }
 
     fn plan<'b>(&'b self, sets: &'b Sets<'b>, filters: &[RunningFilter]) -> Plan<'b> {
-        // Bit 1 of makedumpfile's dump level is what filter zero does.
-        let zero = filters.iter().any(|f| f.title == "filter zero");
         Plan {
             machine: &self.image.machine,
             pages: sets,
-            dump_level: self.image.machine.dump_level | u32::from(zero),
+            excluded: filters.iter().fold(self.image.machine.excluded, |all, f| all.union(f.filter.excludes())),
             codec: self.plugins.compressor.as_ref().map_or(0, |c| c.plugin.manifest.codec),
             first_pfn: 0,
             end_pfn: self.image.machine.max_pfn,
@@ -184,7 +190,7 @@ impl Dump<'_> {
     fn unfinished(&self, e: Error, output: &dyn Output, pages: u64) -> Error {
         let Some(place) = output.place() else { return e };
         let left = if pages > 0 {
-            format!("what was written opens as an incomplete dump: {}", place.display())
+            format!("what was written opens: {}", place.display())
         } else {
             output.discard();
             "nothing usable was written".to_owned()
@@ -201,8 +207,7 @@ impl Dump<'_> {
         let (zero, excluded, lost): (u64, u64, u64) = (of(true), of(false), total.lost);
         let ram = classified.ram.count();
         let not_written = classified.dumped.count() - written.pages.min(classified.dumped.count());
-        let gone = classified.absent + excluded + zero + lost + not_written;
-        let pages = Pages { ram, absent: classified.absent, excluded, zero, stored: ram.saturating_sub(gone), lost, not_written };
+        let pages = Pages { ram, absent: classified.absent, excluded, zero, stored: total.stored, lost, not_written };
         if lost > 0 {
             self.issues.add("input", "", &format!("{lost} pages could not be read"));
         }

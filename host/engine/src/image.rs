@@ -1,13 +1,12 @@
 //! Image: an opened input. The reader plugin said what it is and where its pages are; what it said is checked here once.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use coresift_kernel::Vmcoreinfo;
-use coresift_sdk::abi::{AbiInterface, HostServices};
-use coresift_sdk::host::{PHYSICAL_MEMORY, ReadPhysical, physical_memory_of};
-use coresift_sdk::{Config, Extent, ExtentKind, Host, Kind, Machine, Reader, Score, Setup};
+use coresift_sdk::abi::{HostServices, ReadPhysical};
+use coresift_sdk::{Config, Extent, ExtentKind, Host, Kind, Machine, PageState, Reader, Score, Setup};
 
 use crate::error::{Error, Result};
 use crate::profile::Chosen;
@@ -72,7 +71,7 @@ pub fn candidates(registry: &Registry, sources: &[Arc<Source>]) -> Vec<(Arc<Plug
     asked
 }
 
-fn pick(registry: &Registry, sources: &[Arc<Source>]) -> Result<(Chosen, String)> {
+fn pick(registry: &Registry, sources: &[Arc<Source>], progress: &dyn Progress) -> Result<(Chosen, String)> {
     let asked = candidates(registry, sources);
     let name = sources.first().map(|s| s.path().display().to_string()).unwrap_or_default();
     let score = |c: &Candidate| c.answer.as_ref().map_or(0, |s| s.percent);
@@ -88,18 +87,39 @@ fn pick(registry: &Registry, sources: &[Arc<Source>]) -> Result<(Chosen, String)
                 Ok(s) => format!("reader {}: {}", c.reader, s.reason),
                 Err(e) => e.message.clone(),
             };
+            if let Some(what) = known_format(sources) {
+                return Err(Error::failed(format!("{name}: this is {what}, which this version does not read"))
+                    .hint("give the vmcore it was made from"));
+            }
             let reasons: Vec<_> = asked.iter().map(|(_, c)| reason(c)).collect();
             return Err(Error::failed(format!("{name}: format not recognised ({})", reasons.join("; ")))
                 .hint("give a vmcore: /proc/vmcore, or a file that kdump, virsh dump or QEMU's dump-guest-memory wrote"));
         }
     };
     if let Some(tie) = rest.first().filter(|r| score(&r.1) == score(&best.1)) {
-        let message = format!("{name}: readers {} and {} both claim it", best.1.reader, tie.1.reader);
-        return Err(Error::failed(message).hint("choose one with --set input.reader=NAME"));
+        progress.warn(&format!(
+            "{name}: readers {} and {} both claim it; {0} is taken (--set input.reader=NAME chooses)",
+            best.1.reader, tie.1.reader
+        ));
     }
     let why = best.1.answer.as_ref().map(|s| s.reason.clone()).unwrap_or_default();
     let config = best.0.manifest.configure(&[]).map_err(|e| Error::plugin(&best.0.title(), &e))?;
     Ok((Chosen { plugin: best.0.clone(), config }, why))
+}
+
+/// What an input is that no reader knows, if it says so in its first bytes.
+fn known_format(sources: &[Arc<Source>]) -> Option<&'static str> {
+    let mut head = [0u8; 16];
+    sources.first()?.read_up_to(0, &mut head);
+    let known: [(&[u8], &str); 6] = [
+        (b"KDUMP   ", "a kdump-compressed dump already"),
+        (b"makedumpfile", "a flattened dump already"),
+        (b"\xfd7zXZ\0", "a file compressed with xz"),
+        (b"BZh", "a file compressed with bzip2"),
+        (b"\x04\x22\x4d\x18", "a file compressed with lz4"),
+        (b"EMiL", "a LiME image"),
+    ];
+    known.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what)
 }
 
 impl Image {
@@ -110,7 +130,7 @@ impl Image {
     pub fn open(sources: Vec<Arc<Source>>, reader: Option<Chosen>, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Self> {
         let (Chosen { plugin, config }, why) = match reader {
             Some(chosen) => (chosen, "named by the profile".to_owned()),
-            None => pick(registry, &sources)?,
+            None => pick(registry, &sources, progress.as_ref())?,
         };
         Self::open_with(sources, plugin, config, why, progress)
     }
@@ -123,7 +143,7 @@ impl Image {
         progress: &Arc<dyn Progress>,
     ) -> Result<Self> {
         let given = sources.iter().map(|s| coresift_sdk::Source::new(s.clone())).collect();
-        let setup = Setup { config, host: services(progress, None), machine: None, sources: given };
+        let setup = Setup { config, host: services(progress, None, &Arc::default()), machine: None, sources: given };
         let name = sources.first().map(|s| s.path().display().to_string()).unwrap_or_default();
         let reader = plugin.library.reader(setup).map_err(|e| {
             let e = Error::plugin(&plugin.title(), &e);
@@ -170,8 +190,8 @@ impl Image {
                 source.is_some_and(|s| s.read_up_to(offset, page).0 == page.len())
             }
             ExtentKind::ENCODED => {
-                let mut present = [false];
-                self.reader.read_pages(&[pfn], page, &mut present).is_ok() && present == [true]
+                let mut states = [PageState::MISSING];
+                self.reader.read_pages(&[pfn], page, &mut states).is_ok() && states == [PageState::PRESENT]
             }
             _ => false,
         }
@@ -194,11 +214,6 @@ impl Image {
             done += n;
         }
         done
-    }
-
-    /// True if one of the inputs is this file.
-    pub fn is_input(&self, path: &Path) -> bool {
-        self.sources.iter().any(|s| s.is_same_file(path))
     }
 }
 
@@ -242,17 +257,17 @@ fn clip(extents: &mut Vec<Extent>, page_shift: u32) -> Option<String> {
 struct Services {
     progress: Arc<dyn Progress>,
     image: Option<Arc<Image>>,
-    cancelled: AtomicBool,
+    cancel: Arc<AtomicBool>,
 }
 
 /// Makes the host object for a plugin; with an image, the plugin may read physical memory.
-pub fn services(progress: &Arc<dyn Progress>, image: Option<Arc<Image>>) -> Host {
-    Host::new(Arc::new(Services { progress: progress.clone(), image, cancelled: AtomicBool::new(false) }))
+pub fn services(progress: &Arc<dyn Progress>, image: Option<Arc<Image>>, cancel: &Arc<AtomicBool>) -> Host {
+    Host::new(Arc::new(Services { progress: progress.clone(), image, cancel: cancel.clone() }))
 }
 
-impl ReadPhysical for Services {
+impl ReadPhysical for Image {
     fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
-        self.image.as_ref().map_or(0, |image| image.read_physical(paddr, buf))
+        Image::read_physical(self, paddr, buf)
     }
 }
 
@@ -262,11 +277,10 @@ impl HostServices for Services {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.cancel.load(Ordering::Relaxed)
     }
 
-    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
-        let offered = (name, version) == PHYSICAL_MEMORY && self.image.is_some();
-        offered.then(|| physical_memory_of(self))
+    fn physical_memory(&self) -> Option<&dyn ReadPhysical> {
+        self.image.as_deref().map(|image| image as &dyn ReadPhysical)
     }
 }

@@ -1,9 +1,10 @@
 //! Brings the pages of a batch into reach: by mapping windows, by reading, or through the reader.
 
-use coresift_sdk::Run;
+use coresift_sdk::{PageState, Run};
 
 use crate::batch::{BatchPlan, Piece, Place};
 use crate::image::Image;
+use crate::report::Issues;
 use crate::window::{AlignedBuffer, Window};
 
 /// Shorter stretches are read: mapping and unmapping costs more than copying them.
@@ -12,8 +13,8 @@ const WINDOW_MIN: u64 = 64 << 10;
 /// Where a page of a loaded batch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spot {
-    Window { index: u32, at: u32 },
-    Buffer { at: u32 },
+    Window { index: usize, at: usize },
+    Buffer { at: usize },
     Missing,
 }
 
@@ -40,14 +41,14 @@ struct Stretch<'a> {
 
 impl Loaded {
     /// Loads a batch by windows of at most `map_size` bytes; 0 = everything is read.
-    pub fn load(&mut self, plan: &BatchPlan, image: &Image, map_size: usize) {
+    pub fn load(&mut self, plan: &BatchPlan, image: &Image, map_size: usize, issues: &Issues) {
         self.clear();
         self.page_size = image.machine.page_size();
         let mut rest = plan.pieces.as_slice();
         while let Some(first) = rest.first() {
             let n = match first.place {
                 Place::Reader => {
-                    self.make(first.run, image);
+                    self.make(first.run, image, issues);
                     1
                 }
                 Place::File { source, offset } => {
@@ -80,11 +81,11 @@ impl Loaded {
     /// The bytes of page number `i` of the batch; `None` if the input could not give them.
     pub fn page(&self, i: usize) -> Option<&[u8]> {
         let (bytes, at) = match *self.spots.get(i)? {
-            Spot::Window { index, at } => (self.windows.get(index as usize)?.bytes(), at),
+            Spot::Window { index, at } => (self.windows.get(index)?.bytes(), at),
             Spot::Buffer { at } => (self.buffer.bytes(), at),
             Spot::Missing => return None,
         };
-        bytes.get(at as usize..)?.get(..self.page_size)
+        bytes.get(at..)?.get(..self.page_size)
     }
 
     /// True if the input broke under a window since it was mapped: load again without windows.
@@ -118,18 +119,21 @@ impl Loaded {
         }
         let window = match Window::map(source.file(), stretch.start, len as usize) {
             Ok(window) => window,
-            Err(_) => {
-                source.cannot_map();
+            Err(e) => {
+                // A file system that cannot map never will; other errors (no memory, too many windows) may pass.
+                if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::EINVAL | libc::EACCES | libc::EPERM)) {
+                    source.cannot_map();
+                }
                 return false;
             }
         };
-        let index = self.windows.len() as u32;
+        let index = self.windows.len();
         self.windows.push(window);
         for piece in stretch.pieces {
             let Place::File { offset, .. } = piece.place else { continue };
             for i in 0..piece.run.pages {
                 let at = (offset - stretch.start) as usize + i as usize * self.page_size;
-                self.push(piece.run.first_pfn + i, Spot::Window { index, at: at as u32 });
+                self.push(piece.run.first_pfn + i, Spot::Window { index, at });
             }
             self.bytes_read += piece.run.pages * self.page_size as u64;
         }
@@ -173,17 +177,30 @@ impl Loaded {
         self.take(piece.run, at.start, &good);
     }
 
-    fn make(&mut self, run: Run, image: &Image) {
+    fn make(&mut self, run: Run, image: &Image, issues: &Issues) {
         let at = self.room(run);
         let pfns: Vec<u64> = (run.first_pfn..run.end_pfn()).collect();
-        let mut present = vec![false; pfns.len()];
-        let made = self.lend(&at).is_some_and(|room| image.reader().read_pages(&pfns, room, &mut present).is_ok());
-        if made { self.take(run, at.start, &present) } else { self.missing(run) }
+        let mut states = vec![PageState::MISSING; pfns.len()];
+        let page_size = self.page_size;
+        let Some(room) = self.lend(&at) else { return self.missing(run) };
+        if let Err(e) = image.reader().read_pages(&pfns, room, &mut states) {
+            issues.add(&image.plugin.title(), &format!("PFN {:#x}", run.first_pfn), &e.message);
+            // One bad page must not cost its neighbours.
+            for ((pfn, page), state) in pfns.iter().zip(room.chunks_exact_mut(page_size)).zip(&mut states) {
+                let alone = std::slice::from_mut(state);
+                alone.fill(PageState::MISSING);
+                if image.reader().read_pages(std::slice::from_ref(pfn), page, alone).is_err() {
+                    alone.fill(PageState::MISSING);
+                }
+            }
+        }
+        let good: Vec<bool> = states.iter().map(|s| *s == PageState::PRESENT).collect();
+        self.take(run, at.start, &good);
     }
 
     fn take(&mut self, run: Run, start: usize, good: &[bool]) {
         for (i, (pfn, good)) in (run.first_pfn..).zip(good).enumerate() {
-            let spot = if *good { Spot::Buffer { at: (start + i * self.page_size) as u32 } } else { Spot::Missing };
+            let spot = if *good { Spot::Buffer { at: start + i * self.page_size } } else { Spot::Missing };
             self.push(pfn, spot);
             self.bytes_read += if *good { self.page_size as u64 } else { 0 };
         }

@@ -1,5 +1,7 @@
 //! PACK: a batch's pages are read, erased where asked, judged by their bytes, and compressed. Runs on every worker.
 
+use std::sync::atomic::AtomicBool;
+
 use coresift_sdk::{Compressor, ErrorKind, Filter, Host, PackBuffer, PackedPage, PageList, Setup, Stages, Verdict};
 
 use crate::batch::BatchPlan;
@@ -7,6 +9,7 @@ use crate::classify::Patches;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::load::Loaded;
+use crate::pageset::PageSet;
 use crate::profile::{Chosen, ChosenFilter, OnFailure};
 use crate::report::{Counts, Issues, Tally};
 
@@ -63,13 +66,15 @@ impl RunningFilter {
         }
     }
 
-    /// The verdict if it means something, else undecided: a number that nobody declared excludes nothing.
-    pub fn known(&self, verdict: Verdict, issues: &Issues) -> Verdict {
-        if !verdict.excludes() || self.class_name(verdict).is_some() {
-            return verdict;
+    /// Makes verdicts undecided that mean nothing: a number that nobody declared excludes nothing.
+    pub fn forget_unknown(&self, verdicts: &mut [Verdict], issues: &Issues) {
+        let mut unknown = None;
+        for verdict in verdicts.iter_mut().filter(|v| v.excludes() && self.class_name(**v).is_none()) {
+            unknown = Some(std::mem::take(verdict));
         }
-        issues.add(&self.title, "", &format!("gave the unknown verdict {}; such pages are kept", verdict.0));
-        Verdict::UNDECIDED
+        if let Some(verdict) = unknown {
+            issues.add(&self.title, "", &format!("gave the unknown verdict {}; such pages are kept", verdict.0));
+        }
     }
 
     /// Name of the class of a verdict.
@@ -97,12 +102,16 @@ pub struct Packing<'a> {
     pub filters: &'a [RunningFilter],
     /// bytes to erase
     pub patches: &'a Patches,
+    /// pages that a filter wants kept
+    pub pinned: &'a PageSet,
     /// compressor, if pages are compressed
     pub compressor: Option<&'a Chosen>,
     /// services for the compressor
     pub host: &'a Host,
     /// largest window, 0 = read
     pub map_size: usize,
+    /// set when the run is to end: what plugins see as cancelled
+    pub cancel: &'a AtomicBool,
     /// counts
     pub tally: &'a Tally,
     /// what went wrong
@@ -113,19 +122,22 @@ pub struct Packing<'a> {
 pub struct Worker {
     compressor: Option<Box<dyn Compressor>>,
     codec: u32,
+    /// a page of the compressor's came back as it went in
+    proven: bool,
 }
 
 /// A batch in flight. Buffers are reused.
 #[derive(Default)]
 pub struct Batch {
-    /// number of the batch
-    pub number: u64,
+    plan: BatchPlan,
     loaded: Loaded,
     /// copies of pages with erased bytes, page size each
     erased: Vec<u8>,
     /// for each page: where its erased copy begins
     erased_at: Vec<Option<usize>>,
     outcomes: Vec<Outcome>,
+    /// for each page: what filters said of its bytes, and which of them
+    said: Vec<(Verdict, usize)>,
     packed: PackBuffer,
     codec: u32,
 }
@@ -136,7 +148,7 @@ impl Worker {
     /// # Errors
     /// The compressor cannot be made.
     pub fn start(packing: &Packing<'_>) -> Result<Self> {
-        let Some(chosen) = packing.compressor else { return Ok(Self { compressor: None, codec: 0 }) };
+        let Some(chosen) = packing.compressor else { return Ok(Self { compressor: None, codec: 0, proven: false }) };
         let setup = Setup {
             config: chosen.config.clone(),
             host: packing.host.clone(),
@@ -144,40 +156,43 @@ impl Worker {
             sources: Vec::new(),
         };
         let compressor = chosen.plugin.library.compressor(setup).map_err(|e| Error::plugin(&chosen.plugin.title(), &e))?;
-        Ok(Self { compressor: Some(compressor), codec: chosen.plugin.manifest.codec })
+        Ok(Self { compressor: Some(compressor), codec: chosen.plugin.manifest.codec, proven: false })
     }
 
     /// Makes a batch ready to be written.
     ///
     /// # Errors
     /// A filter that must not fail failed.
-    pub fn pack(&mut self, batch: &mut Batch, plan: &BatchPlan, packing: &Packing<'_>) -> Result<()> {
-        batch.number = plan.number;
-        batch.loaded.load(plan, packing.image, packing.map_size);
-        let mut counts = packing.tally.local();
-        self.work(batch, packing, &mut counts)?;
-        if batch.loaded.damaged() {
-            // The input broke under a window. Reading tells which pages are left.
-            batch.loaded.load(plan, packing.image, 0);
-            counts = packing.tally.local();
-            self.work(batch, packing, &mut counts)?;
+    pub fn pack(&mut self, batch: &mut Batch, plan: BatchPlan, packing: &Packing<'_>) -> Result<()> {
+        batch.plan = plan;
+        self.attempt(batch, packing, packing.map_size)?;
+        if batch.loaded.damaged() { self.pack_again(batch, packing) } else { Ok(()) }
+    }
+
+    /// Packs a batch again whose input broke under a window. Reading tells which pages are left.
+    ///
+    /// # Errors
+    /// As [`Self::pack`].
+    pub fn pack_again(&mut self, batch: &mut Batch, packing: &Packing<'_>) -> Result<()> {
+        self.attempt(batch, packing, 0)
+    }
+
+    fn attempt(&mut self, batch: &mut Batch, packing: &Packing<'_>, map_size: usize) -> Result<()> {
+        let issues = Issues::default();
+        batch.loaded.load(&batch.plan, packing.image, map_size, &issues);
+        batch.erase(packing);
+        batch.inspect(packing, &issues)?;
+        self.compress(batch, packing, &issues)?;
+        batch.touch();
+        // What went wrong with zeros that stood for broken pages went not wrong.
+        if !batch.loaded.damaged() {
+            packing.issues.absorb(&issues);
         }
-        counts.bytes_read = batch.loaded.bytes_read;
-        packing.tally.add(&counts);
         Ok(())
     }
 
-    fn work(&mut self, batch: &mut Batch, packing: &Packing<'_>, counts: &mut Counts) -> Result<()> {
-        batch.erase(packing);
-        batch.inspect(packing, counts)?;
-        self.compress(batch, packing)
-    }
-
-    fn compress(&mut self, batch: &mut Batch, packing: &Packing<'_>) -> Result<()> {
-        let Some(compressor) = &mut self.compressor else {
-            batch.touch();
-            return Ok(());
-        };
+    fn compress(&mut self, batch: &mut Batch, packing: &Packing<'_>, issues: &Issues) -> Result<()> {
+        let Some(compressor) = &mut self.compressor else { return Ok(()) };
         batch.codec = self.codec;
         let (page_shift, page_size) = (packing.image.machine.page_shift, packing.image.machine.page_size());
         let Batch { loaded, erased, erased_at, outcomes, packed, .. } = batch;
@@ -195,13 +210,28 @@ impl Worker {
         let outcome = compressor.compress(&pages, &mut packed.lend(pages.len(), page_size));
         if let Err(e) = outcome {
             // The pages themselves are good: they are stored raw.
-            packing.issues.add(&title, "", &format!("{e}; the batch is stored uncompressed"));
+            issues.add(&title, "", &format!("{e}; the batch is stored uncompressed"));
             if e.kind == ErrorKind::Panic {
                 self.restart(packing);
             }
             return Ok(());
         }
-        let shrunk: Vec<bool> = packed.pages().map(|p| p.is_some()).collect();
+        // A compressor that writes what nobody can read would lose every page: its first one is read back.
+        if !self.proven {
+            let first = packed.pages().zip(pages.pages()).find_map(|(stored, page)| stored.map(|s| (s, page)));
+            if let Some((stored, page)) = first {
+                let mut back = vec![0u8; page_size];
+                let read = compressor.decompress(&[stored], page_size, &mut back);
+                self.proven = read.is_ok() && back == page;
+                if !self.proven {
+                    issues.add(&title, "", "what it compressed does not come back: pages are stored uncompressed");
+                    self.compressor = None;
+                    return Ok(());
+                }
+            }
+        }
+        // A compressed page as long as a page, or longer, is no gain and no writer takes it.
+        let shrunk: Vec<bool> = packed.pages().map(|p| p.is_some_and(|bytes| bytes.len() < page_size)).collect();
         let raw = outcomes.iter_mut().filter(|o| **o == Outcome::Raw);
         for ((number, outcome), shrunk) in (0..).zip(raw).zip(shrunk) {
             *outcome = if shrunk { Outcome::Packed(number) } else { Outcome::Raw };
@@ -251,46 +281,60 @@ impl Batch {
     }
 
     /// Lets the filters look at the pages' bytes.
-    fn inspect(&mut self, packing: &Packing<'_>, counts: &mut Counts) -> Result<()> {
-        let Self { loaded, erased, erased_at, outcomes, .. } = self;
+    fn inspect(&mut self, packing: &Packing<'_>, issues: &Issues) -> Result<()> {
+        let Self { loaded, erased, erased_at, outcomes, said, .. } = self;
         let pages = loaded.pfns().len();
         outcomes.clear();
         outcomes.extend((0..pages).map(|i| if loaded.page(i).is_some() { Outcome::Raw } else { Outcome::Gone }));
-        counts.lost += outcomes.iter().filter(|o| **o == Outcome::Gone).count() as u64;
-        let mut merged = vec![(Verdict::UNDECIDED, 0usize); pages];
+        let pinned = |pfn: &u64| !packing.pinned.is_empty() && packing.pinned.contains(*pfn);
+        said.clear();
+        said.extend(loaded.pfns().iter().map(|pfn| (if pinned(pfn) { Verdict::KEEP } else { Verdict::UNDECIDED }, 0)));
+        let present: Vec<usize> = (0..pages).filter(|i| outcomes.get(*i) == Some(&Outcome::Raw)).collect();
+        let mut list = PageList::with_capacity(present.len());
+        for i in &present {
+            if let (Some(pfn), Some(page)) = (loaded.pfns().get(*i), page_of(loaded, erased, erased_at, *i)) {
+                list.push(*pfn, page);
+            }
+        }
+        let batch = list.batch(packing.image.machine.page_shift).map_err(|e| Error::plugin("batch", &e))?;
         let mut verdicts = Vec::new();
         for (index, filter) in packing.filters.iter().enumerate().filter(|(_, f)| f.stages.contains(Stages::INSPECT)) {
-            let mut list = PageList::with_capacity(pages);
-            let present = |i: &usize| outcomes.get(*i) == Some(&Outcome::Raw);
-            for i in (0..pages).filter(present) {
-                if let (Some(pfn), Some(page)) = (loaded.pfns().get(i), page_of(loaded, erased, erased_at, i)) {
-                    list.push(*pfn, page);
-                }
-            }
-            let batch = list.batch(packing.image.machine.page_shift).map_err(|e| Error::plugin("batch", &e))?;
             verdicts.clear();
             verdicts.resize(batch.len(), Verdict::UNDECIDED);
             let place = format!("batch at PFN {:#x}", batch.pfns().first().copied().unwrap_or(0));
             let outcome = filter.filter.inspect(&batch, &mut verdicts);
-            if !filter.check(outcome, &place, packing.issues)? {
+            if !filter.check(outcome, &place, issues)? {
                 continue;
             }
-            for (i, verdict) in (0..pages).filter(present).zip(&verdicts) {
-                let Some(so_far) = merged.get_mut(i) else { continue };
-                let joined = so_far.0.merge(filter.known(*verdict, packing.issues));
+            filter.forget_unknown(&mut verdicts, issues);
+            for (i, verdict) in present.iter().zip(&verdicts) {
+                let Some(so_far) = said.get_mut(*i) else { continue };
+                let joined = so_far.0.merge(*verdict);
                 if joined != so_far.0 {
                     *so_far = (joined, index);
                 }
             }
         }
-        for ((verdict, by), outcome) in merged.into_iter().zip(outcomes.iter_mut()) {
+        for ((verdict, _), outcome) in said.iter().zip(outcomes.iter_mut()) {
             if verdict.excludes() && *outcome == Outcome::Raw {
-                counts.exclude(by, verdict);
                 // Zero pages stay readable at no cost: they share one stored page.
-                *outcome = if verdict == Verdict::ZERO { Outcome::Zero } else { Outcome::Gone };
+                *outcome = if *verdict == Verdict::ZERO { Outcome::Zero } else { Outcome::Gone };
             }
         }
         Ok(())
+    }
+
+    /// Counts what became of some pages of the batch.
+    pub fn count(&self, pages: std::ops::Range<usize>, counts: &mut Counts) {
+        let outcomes = self.outcomes.get(pages.clone()).unwrap_or_default();
+        for (outcome, (verdict, by)) in outcomes.iter().zip(self.said.get(pages).unwrap_or_default()) {
+            match outcome {
+                Outcome::Raw | Outcome::Packed(_) => counts.stored += 1,
+                Outcome::Zero => counts.exclude(*by, *verdict),
+                Outcome::Gone if verdict.excludes() => counts.exclude(*by, *verdict),
+                Outcome::Gone => counts.lost += 1,
+            }
+        }
     }
 
     /// Faults every page in that will be written as it is: if the input breaks, it does so here, where it is seen, and
@@ -303,14 +347,14 @@ impl Batch {
         }
     }
 
-    /// Number of pages.
-    pub fn len(&self) -> usize {
-        self.outcomes.len()
+    /// Number of the batch.
+    pub fn number(&self) -> u64 {
+        self.plan.number
     }
 
-    /// True for a batch without pages.
-    pub fn is_empty(&self) -> bool {
-        self.outcomes.is_empty()
+    /// Bytes that were taken from the input for it.
+    pub fn bytes_read(&self) -> u64 {
+        self.loaded.bytes_read
     }
 
     /// PFNs, ascending.

@@ -102,7 +102,8 @@ impl BlockSet {
         }
     }
 
-    fn count(&self) -> u64 {
+    /// Number of pages.
+    pub fn count(&self) -> u64 {
         match self {
             Self::None => 0,
             Self::All => BLOCK_PAGES,
@@ -140,17 +141,24 @@ impl PageSet {
         })
     }
 
-    /// All runs, joined across blocks.
+    /// All runs from a PFN on; one that crosses blocks comes in pieces, so that asking for the next is cheap.
     pub fn runs(&self, from: u64) -> impl Iterator<Item = Run> + '_ {
         let mut at = from;
         std::iter::from_fn(move || {
-            let mut run = self.next_run(at)?;
-            while let Some(more) = self.next_run(run.end_pfn()).filter(|m| m.first_pfn == run.end_pfn()) {
-                run.pages += more.pages;
-            }
+            let run = self.next_run(at)?;
             at = run.end_pfn();
             Some(run)
         })
+    }
+
+    /// True if the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// True if the page is in the set.
+    pub fn contains(&self, pfn: u64) -> bool {
+        self.next_run(pfn).is_some_and(|r| r.first_pfn == pfn)
     }
 
     /// Fills `out` with bits, least significant first: bit `i` is PFN `first_pfn + i`.
@@ -214,7 +222,14 @@ mod tests {
         let sparse: Vec<_> = (0..5000).map(|i| (i * 3, 1)).collect();
         for runs in [vec![], vec![(0, BLOCK_PAGES)], vec![(5, 1), (63, 2), (1000, 40_000)], sparse, vec![(1 << 34, 3), (1 << 40, 1)]] {
             let s = set(&runs);
-            let back: Vec<_> = s.runs(0).map(|r| (r.first_pfn, r.pages)).collect();
+            let mut back: Vec<(u64, u64)> = Vec::new();
+            for r in s.runs(0) {
+                match back.last_mut().filter(|(first, pages)| first + pages == r.first_pfn) {
+                    Some(last) => last.1 += r.pages,
+                    None => back.push((r.first_pfn, r.pages)),
+                }
+            }
+            assert!(runs.iter().all(|r| s.contains(r.0) && s.contains(r.0 + r.1 - 1) && !s.contains(r.0 + r.1)));
             assert_eq!(back, runs);
             assert_eq!(s.count(), runs.iter().map(|r| r.1).sum::<u64>());
         }

@@ -102,19 +102,15 @@ impl Registry {
             };
             return Err(Error::failed(format!("{} `{name}` not found ({file})", kind.name())).hint(hint));
         };
-        let plugin = self.load(&path)?;
-        if plugin.manifest.kind == kind && plugin.manifest.name == name {
-            return Ok(plugin);
-        }
-        let message = format!("{} calls itself {}, not {} {name}", path.display(), plugin.title(), kind.name());
-        Err(Error::failed(message).hint(format!("rename the file to {}", file_name(plugin.manifest.kind, &plugin.manifest.name))))
+        named_as(self.load(&path)?, &path, kind, name)
     }
 
     /// All plugins of a kind that load, and the libraries that do not; a name found twice counts where it is first.
     pub fn all(&self, kind: Kind) -> (Vec<Arc<Plugin>>, Vec<Refused>) {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for path in self.files(kind) {
-            match self.load(&path) {
+            let named = name_of(kind, &path).unwrap_or_default();
+            match self.load(&path).and_then(|p| named_as(p, &path, kind, &named)) {
                 Ok(plugin) => good.push(plugin),
                 Err(error) => bad.push(Refused { path, error }),
             }
@@ -123,6 +119,8 @@ impl Registry {
     }
 
     fn load(&self, path: &Path) -> Result<Arc<Plugin>> {
+        // The folder it was found in, too: a link in it may lead to a library that is safe by itself.
+        loader::check_permissions(path)?;
         let path = std::fs::canonicalize(path).map_err(|e| Error::io("cannot find the plugin", path, &e))?;
         let mut loaded = self.loaded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(plugin) = loaded.get(&path) {
@@ -149,6 +147,15 @@ impl Registry {
     fn searched(&self) -> String {
         self.folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// A plugin that is called what its file is called: two files with one plugin would be two claims to one name.
+fn named_as(plugin: Arc<Plugin>, path: &Path, kind: Kind, name: &str) -> Result<Arc<Plugin>> {
+    if plugin.manifest.kind == kind && plugin.manifest.name == name {
+        return Ok(plugin);
+    }
+    let message = format!("refused: {}: it calls itself {}, its file {} {name}", path.display(), plugin.title(), kind.name());
+    Err(Error::failed(message).hint(format!("rename the file to {}", file_name(plugin.manifest.kind, &plugin.manifest.name))))
 }
 
 /// Name of the library of a plugin.

@@ -18,6 +18,8 @@ pub struct Counts {
     excluded: Vec<[u64; 256]>,
     /// pages that the input could not give
     pub lost: u64,
+    /// pages stored with their bytes
+    pub stored: u64,
     /// bytes taken from the input
     pub bytes_read: u64,
 }
@@ -59,6 +61,7 @@ impl Tally {
             *sum += more;
         }
         total.lost += batch.lost;
+        total.stored += batch.stored;
         total.bytes_read += batch.bytes_read;
     }
 
@@ -106,6 +109,13 @@ impl Issues {
             issue.count += 1;
         } else if issues.len() < ISSUES_MAX {
             issues.push(Issue { who: who.to_owned(), first: place.to_owned(), what: what.to_owned(), count: 1 });
+        }
+    }
+
+    /// Adds what was collected elsewhere.
+    pub fn absorb(&self, other: &Issues) {
+        for issue in other.list() {
+            (0..issue.count).for_each(|_| self.add(&issue.who, &issue.first, &issue.what));
         }
     }
 

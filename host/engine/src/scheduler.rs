@@ -5,12 +5,14 @@
 //! in order, so the one that everybody waits for always has a worker. With one thread all is done inline.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use coresift_sdk::{ErrorKind, PackedBatch, PackedPage, Writer};
+use coresift_sdk::{ErrorKind, PackedBatch, Writer};
 
 use crate::batch::{BatchPlan, Planner};
 use crate::budget::Budget;
@@ -37,25 +39,43 @@ pub struct Writing<'a> {
 const PIECE_MIN: usize = 8;
 
 impl Writing<'_> {
-    fn batch(&mut self, batch: &Batch) -> Result<()> {
-        self.pages(batch.pfns(), &batch.pages())
+    /// Writes a batch; `worker` packs it again if the input breaks under the windows that are written from.
+    fn batch(&mut self, batch: &mut Batch, worker: &mut Worker, packing: &Packing<'_>) -> Result<()> {
+        let mut done = 0;
+        let mut written = self.piece(batch, 0..batch.pfns().len(), &mut done, packing);
+        if written.as_ref().is_err_and(|e| e.errno == libc::EFAULT) {
+            worker.pack_again(batch, packing)?;
+            written = self.piece(batch, done..batch.pfns().len(), &mut done, packing);
+        }
+        let mut counts = packing.tally.local();
+        counts.bytes_read = batch.bytes_read();
+        packing.tally.add(&counts);
+        written.map_err(|e| Error::plugin(self.title, &e))
     }
 
-    /// Writes pages; when the output is full, as many of them as still fit.
-    fn pages(&mut self, pfns: &[u64], pages: &[PackedPage<'_>]) -> Result<()> {
-        match self.writer.write(&PackedBatch::new(pfns, pages), self.output) {
-            Ok(()) => {
-                self.pages += pfns.len() as u64;
-                self.progress.advance(pfns.len() as u64);
-                Ok(())
+    /// Writes some pages of a batch; when the output is full, as many of them as still fit. Only what was written counts.
+    fn piece(&mut self, batch: &Batch, part: Range<usize>, done: &mut usize, packing: &Packing<'_>) -> coresift_sdk::Result<()> {
+        let pages = batch.pages();
+        let mut parts = vec![part];
+        while let Some(part) = parts.pop() {
+            let (pfns, contents) = (batch.pfns().get(part.clone()).unwrap_or_default(), pages.get(part.clone()).unwrap_or_default());
+            match self.writer.write(&PackedBatch::new(pfns, contents), self.output) {
+                Ok(()) => {
+                    let mut counts = packing.tally.local();
+                    batch.count(part.clone(), &mut counts);
+                    packing.tally.add(&counts);
+                    *done = part.end;
+                    self.pages += part.len() as u64;
+                    self.progress.advance(part.len() as u64);
+                }
+                Err(e) if e.kind == ErrorKind::NoSpace && part.len() > PIECE_MIN => {
+                    let middle = part.start + part.len() / 2;
+                    parts.extend([middle..part.end, part.start..middle]);
+                }
+                Err(e) => return Err(e),
             }
-            Err(e) if e.kind == ErrorKind::NoSpace && pfns.len() > PIECE_MIN => {
-                let (pfns, pages) = (pfns.split_at(pfns.len() / 2), pages.split_at(pages.len() / 2));
-                self.pages(pfns.0, pages.0)?;
-                self.pages(pfns.1, pages.1)
-            }
-            Err(e) => Err(Error::plugin(self.title, &e)),
         }
+        Ok(())
     }
 }
 
@@ -63,6 +83,15 @@ impl Writing<'_> {
 pub fn pool(budget: Budget) -> Option<ThreadPool> {
     let pool = || ThreadPoolBuilder::new().num_threads(budget.threads).thread_name(|i| format!("worker-{i}")).build();
     if budget.threads > 1 { pool().ok() } else { None }
+}
+
+/// Makes the workers, each with a compressor of its own; one that cannot start is an error of the run, before anything
+/// is written.
+///
+/// # Errors
+/// The compressor cannot be made.
+pub fn workers(packing: &Packing<'_>, pool: Option<&ThreadPool>) -> Result<Vec<Worker>> {
+    (0..pool.map_or(1, ThreadPool::current_num_threads)).map(|_| Worker::start(packing)).collect()
 }
 
 /// Packs and writes all batches.
@@ -73,13 +102,14 @@ pub fn run(
     planner: Planner<'_>,
     packing: &Packing<'_>,
     writing: &mut Writing<'_>,
-    budget: Budget,
+    workers: Vec<Worker>,
+    batches: usize,
     pool: Option<&ThreadPool>,
 ) -> Result<()> {
-    let Some(pool) = pool else { return inline(planner, packing, writing) };
-    // Made before any thread: a compressor that cannot start is an error of the run, not of a batch.
-    let workers = (0..budget.threads).map(|_| Worker::start(packing)).collect::<Result<Vec<_>>>()?;
-    let free = (0..budget.batches).map(|_| Batch::default()).collect();
+    let Some(pool) = pool else {
+        return workers.into_iter().try_for_each(|worker| inline(planner.clone(), packing, writing, worker));
+    };
+    let free = (0..batches).map(|_| Batch::default()).collect();
     let state = State { planner, free, ready: BTreeMap::new(), turn: 0, writing: Some(writing), failed: None };
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
     pool.scope(|scope| workers.into_iter().for_each(|worker| scope.spawn(|_| shared.work(worker, packing))));
@@ -87,12 +117,11 @@ pub fn run(
     state.failed.map_or(Ok(()), Err)
 }
 
-fn inline(planner: Planner<'_>, packing: &Packing<'_>, writing: &mut Writing<'_>) -> Result<()> {
-    let mut worker = Worker::start(packing)?;
+fn inline(planner: Planner<'_>, packing: &Packing<'_>, writing: &mut Writing<'_>, mut worker: Worker) -> Result<()> {
     let mut batch = Batch::default();
     for plan in planner {
-        worker.pack(&mut batch, &plan, packing)?;
-        writing.batch(&batch)?;
+        worker.pack(&mut batch, plan, packing)?;
+        writing.batch(&mut batch, &mut worker, packing)?;
         batch.clear();
     }
     Ok(())
@@ -121,14 +150,14 @@ impl<'a, 'w> Shared<'a, 'w> {
     }
 
     fn work(&self, mut worker: Worker, packing: &Packing<'_>) {
-        let all = || {
+        let mut all = || {
             while let Some((plan, mut batch)) = self.next() {
-                let outcome = worker.pack(&mut batch, &plan, packing);
-                self.done(batch, outcome);
+                let outcome = worker.pack(&mut batch, plan, packing);
+                self.done(batch, outcome, &mut worker, packing);
             }
         };
         // A bug in the host itself: the others must not wait for ever for a batch that never comes.
-        if catch_unwind(AssertUnwindSafe(all)).is_err() {
+        if catch_unwind(AssertUnwindSafe(&mut all)).is_err() {
             self.lock().failed.get_or_insert_with(|| Error::failed("a worker of coresift panicked").hint("this is a bug: report it"));
             self.changed.notify_all();
         }
@@ -149,26 +178,28 @@ impl<'a, 'w> Shared<'a, 'w> {
     }
 
     /// Hands a packed batch in, and writes what is due if nobody does.
-    fn done(&self, batch: Batch, outcome: Result<()>) {
+    fn done(&self, batch: Batch, outcome: Result<()>, worker: &mut Worker, packing: &Packing<'_>) {
         let mut state = self.lock();
         if let Err(e) = outcome {
             state.failed.get_or_insert(e);
+            packing.cancel.store(true, Ordering::Relaxed);
             drop(state);
             return self.changed.notify_all();
         }
-        state.ready.insert(batch.number, batch);
+        state.ready.insert(batch.number(), batch);
         let Some(writing) = state.writing.take() else { return };
         while state.failed.is_none() {
             let turn = state.turn;
             let Some(mut batch) = state.ready.remove(&turn) else { break };
             drop(state);
-            let written = writing.batch(&batch);
+            let written = writing.batch(&mut batch, worker, packing);
             batch.clear();
             state = self.lock();
             state.turn += 1;
             state.free.push(batch);
             if let Err(e) = written {
                 state.failed.get_or_insert(e);
+                packing.cancel.store(true, Ordering::Relaxed);
                 self.changed.notify_all();
             }
             self.changed.notify_one();

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use coresift_sdk::{Error as PluginError, ErrorKind, Result as PluginResult, Sink};
@@ -163,14 +163,21 @@ impl FileSink {
                 return Err(Error::failed(format!("the output {shown} is a pipe or character device, and a dump needs random access"))
                     .hint("write to a file or a block device"));
             }
+            if kind.is_block_device() && !force {
+                return Err(Error::failed(format!("the output {shown} is a block device: all on it would be lost"))
+                    .hint("write to a file, or overwrite the device with --force"));
+            }
             if kind.is_file() && !force {
                 return Err(Error::failed(format!("the output {shown} exists")).hint("choose another name, or overwrite it with --force"));
             }
             return Ok(());
         }
-        let unfinished = with_suffix(name);
-        if !force && std::fs::symlink_metadata(&unfinished).is_ok() {
-            return Err(Error::failed(format!("an unfinished dump is there already: {}", unfinished.display()))
+        if name.is_symlink() {
+            return Err(Error::failed(format!("the output {shown} is a link to nothing")).hint("remove it, or choose another name"));
+        }
+        let part = self::unfinished(name);
+        if !force && std::fs::symlink_metadata(&part).is_ok() {
+            return Err(Error::failed(format!("an unfinished dump is there already: {}", part.display()))
                 .hint("another run may be writing it, or an earlier one was cut short: move it away, or overwrite it with --force"));
         }
         let folder = folder_of(name);
@@ -189,7 +196,7 @@ impl FileSink {
     pub fn create(name: &Path, force: bool) -> Result<Self> {
         Self::check(name, force)?;
         let device = std::fs::metadata(name).is_ok_and(|m| m.file_type().is_block_device());
-        let current = if device { name.to_owned() } else { with_suffix(name) };
+        let current = if device { name.to_owned() } else { unfinished(name) };
         let mut options = OpenOptions::new();
         options.write(true).mode(0o600);
         if !device {
@@ -198,6 +205,9 @@ impl FileSink {
             if force {
                 let _ = std::fs::remove_file(&current);
             }
+        } else {
+            // Refused by the kernel if it is mounted or in use otherwise.
+            options.custom_flags(libc::O_EXCL);
         }
         let file = options.open(&current).map_err(|e| Error::io("cannot make the output", &current, &e))?;
         Ok(Self { file, name: name.to_owned(), current, end: 0, force })
@@ -236,7 +246,8 @@ fn folder_of(name: &Path) -> &Path {
     name.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn with_suffix(name: &Path) -> PathBuf {
+/// Name of an output that is not whole yet.
+pub fn unfinished(name: &Path) -> PathBuf {
     let mut file = name.as_os_str().to_owned();
     file.push(INCOMPLETE_SUFFIX);
     file.into()
@@ -244,6 +255,9 @@ fn with_suffix(name: &Path) -> PathBuf {
 
 impl Sink for FileSink {
     fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
+        if total(pieces) == 0 {
+            return Ok(());
+        }
         let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
         let mut rest = slices.as_mut_slice();
         let mut at = offset;
@@ -292,6 +306,11 @@ impl Output for FileSink {
         if self.current == self.name {
             return Ok(());
         }
+        let ours = self.file.metadata().and_then(|m| Ok((m, std::fs::symlink_metadata(&self.current)?)));
+        if !ours.is_ok_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino())) {
+            let message = format!("{} was taken away or replaced while it was written", self.current.display());
+            return Err(Error::failed(message).hint("another run with --force writes to the same name: give each its own"));
+        }
         // Somebody else's file may have come up since the check: without --force it stays, and so does ours.
         let flags = if self.force { rustix::fs::RenameFlags::empty() } else { rustix::fs::RenameFlags::NOREPLACE };
         let here = rustix::fs::CWD;
@@ -300,11 +319,11 @@ impl Output for FileSink {
             Err(rustix::io::Errno::INVAL) if !self.name.exists() => rustix::fs::rename(&self.current, &self.name),
             other => other,
         };
-        renamed.map_err(|e| Error::io("the dump is whole but keeps its unfinished name", &self.current, &e.into()))?;
+        renamed.map_err(|e| Error::io("the dump is whole but cannot be given its name", &self.name, &e.into()))?;
         self.current = self.name.clone();
-        let folder = folder_of(&self.name);
-        let synced = File::open(folder).and_then(|f| f.sync_all());
-        synced.map_err(|e| Error::io("cannot make durable the name in", folder, &e))
+        // The name is durable where the file system can do that; where it cannot, the dump is as good.
+        let _ = File::open(folder_of(&self.name)).and_then(|f| f.sync_all());
+        Ok(())
     }
 
     fn place(&self) -> Option<&Path> {

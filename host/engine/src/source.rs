@@ -34,8 +34,8 @@ impl Source {
     /// # Errors
     /// It cannot be opened, is a directory, or is empty.
     pub fn open(path: &Path, progress: &dyn Progress) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io("cannot open the input", path, &e))?;
-        let meta = file.metadata().map_err(|e| Error::io("cannot look at the input", path, &e))?;
+        // Looked at before it is opened: opening a pipe waits for its other end.
+        let meta = std::fs::metadata(path).map_err(|e| Error::io("cannot open the input", path, &e))?;
         let kind = meta.file_type();
         if kind.is_dir() {
             let hint = "give the vmcore file in it, e.g. /var/crash/…/vmcore";
@@ -45,6 +45,7 @@ impl Source {
             let hint = "save it to a file first: a dump needs random access to its input";
             return Err(Error::failed(format!("the input {} is a pipe", path.display())).hint(hint));
         }
+        let file = File::open(path).map_err(|e| Error::io("cannot open the input", path, &e))?;
         let mut source = Self {
             path: path.to_owned(),
             len: length(&file, &meta),
@@ -104,7 +105,8 @@ impl Source {
         use std::os::unix::fs::MetadataExt;
         match (self.file.metadata(), std::fs::metadata(other), std::fs::metadata(&self.path)) {
             (Ok(a), Ok(b), original) => {
-                let same = |m: &std::fs::Metadata| m.dev() == b.dev() && m.ino() == b.ino();
+                let device = |m: &std::fs::Metadata| if m.file_type().is_block_device() { m.rdev() } else { 0 };
+                let same = |m: &std::fs::Metadata| (m.dev(), m.ino()) == (b.dev(), b.ino()) || device(m) != 0 && device(m) == device(&b);
                 same(&a) || original.as_ref().is_ok_and(same)
             }
             _ => false,

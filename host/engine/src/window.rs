@@ -73,6 +73,8 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        // The slot goes before the mapping (a field's drop comes after this): the handler must never put a page over an
+        // address that is somebody else's by then.
         if let Some(slot) = WINDOWS.get(self.slot) {
             slot.end.store(0, Ordering::Release);
             slot.start.store(0, Ordering::Release);
@@ -95,11 +97,24 @@ fn install_handler() {
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; for SIGBUS it holds an address.
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    let code = unsafe { (*info).si_code };
+    // Not from a memory access (kill): there is no address.
+    if code <= 0 {
+        return default_action();
+    }
+    // SAFETY: as above; a SIGBUS of a memory access holds an address.
     let addr = unsafe { (*info).si_addr() } as usize;
+    let mut replaced = false;
+    // Every slot that matches is marked: one that is just being taken or given back can seem to cover another's address,
+    // and a batch that is read again for nothing costs little.
     for slot in &WINDOWS {
         let (start, end) = (slot.start.load(Ordering::Acquire), slot.end.load(Ordering::Acquire));
         if start == 0 || addr < start || addr >= end {
+            continue;
+        }
+        slot.damaged.store(true, Ordering::Release);
+        if replaced {
             continue;
         }
         let size = PAGE_SIZE.load(Ordering::Relaxed);
@@ -110,12 +125,15 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
             let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             libc::mmap(page as *mut libc::c_void, size, libc::PROT_READ, flags, -1, 0)
         };
-        if new != libc::MAP_FAILED {
-            slot.damaged.store(true, Ordering::Release);
-            return;
-        }
+        replaced = new != libc::MAP_FAILED;
     }
-    // Not ours: back to the default, and the access that is repeated on return ends the process as it would have.
+    if !replaced {
+        default_action();
+    }
+}
+
+/// Not ours: back to the default, and the access that is repeated on return ends the process as it would have.
+fn default_action() {
     // SAFETY: as in `install_handler`, with the default action.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();

@@ -3,7 +3,7 @@
 //! The filter only says what a page is; a writer whose format can share one zero page keeps such pages readable.
 //! It has no configuration keys.
 
-use coresift_sdk::{Filter, Manifest, PageBatch, Result, Setup, Stages, Verdict};
+use coresift_sdk::{ClassSet, Filter, Manifest, PageBatch, Result, Setup, Stages, Verdict};
 
 /// What the plugin is.
 pub fn manifest() -> Manifest {
@@ -24,6 +24,10 @@ coresift_sdk::export_plugin! { kind: filter, name: "zero", manifest: manifest, o
 struct Zero;
 
 impl Filter for Zero {
+    fn excludes(&self) -> ClassSet {
+        ClassSet::default().with(Verdict::ZERO)
+    }
+
     fn inspect(&self, batch: &PageBatch<'_>, verdicts: &mut [Verdict]) -> Result<()> {
         for (page, verdict) in batch.pages().zip(verdicts) {
             if is_zero(page) {

@@ -1,6 +1,6 @@
 //! The reader: an opened ELF vmcore.
 
-use coresift_sdk::{Error, ErrorKind, Extent, Machine, Reader, Result, Source};
+use coresift_sdk::{Error, ErrorKind, Extent, Machine, PageState, Reader, Result, Source};
 
 use crate::header::FileHeader;
 use crate::layout::Layout;
@@ -49,21 +49,22 @@ impl Reader for ElfImage {
         self.layout.extents()
     }
 
-    fn read_pages(&self, pfns: &[u64], out: &mut [u8], present: &mut [bool]) -> Result<()> {
+    fn read_pages(&self, pfns: &[u64], out: &mut [u8], states: &mut [PageState]) -> Result<()> {
         let page_size = self.machine.page_size();
-        if out.len() != pfns.len().saturating_mul(page_size) || present.len() != pfns.len() {
+        if out.len() != pfns.len().saturating_mul(page_size) || states.len() != pfns.len() {
             return Err(Error::new(ErrorKind::Other, "room for another number of pages than asked for"));
         }
         let mut failure = None;
-        for ((&pfn, page), present) in pfns.iter().zip(out.chunks_exact_mut(page_size)).zip(present.iter_mut()) {
-            *present = self.layout.read_page(&self.source, pfn, page).unwrap_or_else(|e| {
+        for ((&pfn, page), state) in pfns.iter().zip(out.chunks_exact_mut(page_size)).zip(states.iter_mut()) {
+            let there = self.layout.read_page(&self.source, pfn, page).unwrap_or_else(|e| {
                 failure.get_or_insert(e.at_pfn(pfn));
                 false
             });
+            *state = if there { PageState::PRESENT } else { PageState::MISSING };
         }
         // One bad page is data; only if there is no good one at all, the caller learns why.
         match failure {
-            Some(e) if !present.contains(&true) => Err(e),
+            Some(e) if !states.contains(&PageState::PRESENT) => Err(e),
             _ => Ok(()),
         }
     }

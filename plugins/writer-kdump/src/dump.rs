@@ -1,11 +1,11 @@
 //! A dump being written.
 
 use coresift_sdk::codec::ZLIB;
-use coresift_sdk::{End, Error, PackedBatch, PageContent, PageSet, Plan, Result, Run, Sink};
+use coresift_sdk::{End, Error, PackedBatch, PageContent, PageSet, Plan, Result, Run, Sink, Verdict};
 
 use crate::descriptors::{DESCRIPTOR, Descriptor};
 use crate::geometry::Geometry;
-use crate::header::{INCOMPLETE, SIGNATURE, header, status, sub_header};
+use crate::header::{EXCLUDED_VMEMMAP, INCOMPLETE, SIGNATURE, header, status, sub_header};
 use crate::layout::Layout;
 use crate::marks::Marks;
 use crate::notes::Notes;
@@ -44,7 +44,10 @@ impl Dump {
         let layout = Layout::of(plan.machine);
         let notes = Notes::of(plan.machine, layout);
         let geometry = Geometry::of(plan, layout, notes.len())?;
-        let status = status(plan.codec)?;
+        let mut status = status(plan.codec)?;
+        if plan.excluded.contains(Verdict::MEMMAP) {
+            status |= EXCLUDED_VMEMMAP;
+        }
         let zeros = vec![0u8; plan.machine.page_size()];
         // A page's bit is set when the page is there, so that a file never claims one that it has not got. Going back to
         // the bitmap costs the reader of a stream, so a stream claims all pages in front.

@@ -15,6 +15,8 @@ const VERSION: u32 = 6;
 
 /// `DUMP_DH_COMPRESSED_INCOMPLETE`: a bit of the status.
 pub const INCOMPLETE: u32 = 0x8;
+/// Status bit: pages of the mem_map that describe only excluded pages are left out (`DUMP_DH_EXCLUDED_VMEMMAP`).
+pub const EXCLUDED_VMEMMAP: u32 = 0x10;
 
 /// `__NEW_UTS_LEN + 1`: a field of `struct new_utsname`.
 const UTS_FIELD: usize = 65;
@@ -63,7 +65,7 @@ pub fn sub_header(plan: &Plan<'_>, layout: Layout, geometry: &Geometry, notes: &
 
     let mut s = Struct::new(layout);
     s.long(machine.phys_base.or_else(|| phys_base(machine)).unwrap_or(0));
-    s.int(plan.dump_level);
+    s.int(plan.excluded.dump_level());
     s.int(split.into());
     s.long(capped(start).into());
     s.long(capped(end).into());

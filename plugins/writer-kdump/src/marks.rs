@@ -10,6 +10,8 @@ const GAP_MAX: u64 = 4096;
 pub struct Marks {
     /// number of the last byte in the bitmap, and its bits
     last: (u64, u8),
+    /// bytes of the bitmap that were ever tried to be written
+    tried: u64,
     /// bits of a batch, kept to be used again
     bits: Vec<u8>,
 }
@@ -37,8 +39,13 @@ impl Marks {
             }
         }
         if !pfns.is_empty() {
+            let last = (first + self.bits.len() as u64 - 1, self.bits.last().copied().unwrap_or(0));
+            // A write that failed may have arrived in part: its bits, of pages that are not there, are taken away again.
+            let stale = self.tried.saturating_sub(last.0 + 1).min(GAP_MAX) as usize;
+            self.tried = self.tried.max(last.0 + 1);
+            self.bits.resize(self.bits.len() + stale, 0);
             sink.write_at(at + first, &[&self.bits])?;
-            self.last = (first + self.bits.len() as u64 - 1, self.bits.last().copied().unwrap_or(0));
+            self.last = last;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The host's side of the border: a loaded library as safe trait objects.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use abi_stable::library::{LibraryError, lib_header_from_path};
 use abi_stable::sabi_trait::TD_Opaque;
@@ -78,7 +79,7 @@ impl LoadedPlugin {
         let object = safe(open(setup_out(setup)))?;
         // Asked for once, here: a panic in one of these is then an error of opening, and the trait stays free of errors.
         let machine = safe(object.machine())?.into();
-        let extents = safe(object.extents())?.into_vec();
+        let extents = Mutex::new(safe(object.extents())?.into_vec());
         Ok(Box::new(ReaderIn { object, machine, extents }))
     }
 
@@ -113,7 +114,7 @@ impl LoadedPlugin {
 struct ReaderIn {
     object: AbiReader_TO<'static, RBox<()>>,
     machine: Machine,
-    extents: Vec<Extent>,
+    extents: Mutex<Vec<Extent>>,
 }
 
 impl Reader for ReaderIn {
@@ -121,16 +122,26 @@ impl Reader for ReaderIn {
         self.machine.clone()
     }
     fn extents(&self) -> Vec<Extent> {
-        self.extents.clone()
+        // Handed over, not copied: a fragmented input has millions. The host asks once.
+        self.extents.lock().map(|mut e| std::mem::take(&mut *e)).unwrap_or_default()
     }
-    fn read_pages(&self, pfns: &[u64], out: &mut [u8], present: &mut [bool]) -> Result<()> {
-        safe(self.object.read_pages(pfns.into(), out.into(), present.into()))
+    fn read_pages(&self, pfns: &[u64], out: &mut [u8], states: &mut [PageState]) -> Result<()> {
+        safe(self.object.read_pages(pfns.into(), out.into(), states.into()))
+    }
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        self.object.interface(name.into(), version).into_option()
     }
 }
 
 struct FilterIn(AbiFilter_TO<'static, RBox<()>>);
 
 impl Filter for FilterIn {
+    fn excludes(&self) -> crate::ClassSet {
+        crate::ClassSet(self.0.excludes())
+    }
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        self.0.interface(name.into(), version).into_option()
+    }
     fn survey(&self, out: &mut dyn Survey) -> Result<()> {
         let mut out = SurveyOut(out);
         safe(self.0.survey(AbiSurvey_TO::from_ptr(RMut::new(&mut out), TD_Opaque)))
@@ -146,8 +157,12 @@ impl Filter for FilterIn {
 struct CompressorIn(AbiCompressor_TO<'static, RBox<()>>);
 
 impl Compressor for CompressorIn {
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        self.0.interface(name.into(), version).into_option()
+    }
     fn compress(&mut self, batch: &PageBatch<'_>, out: &mut Packed<'_>) -> Result<()> {
-        let lent = Packed { bytes: out.bytes.as_mut_slice().into(), lens: out.lens.as_mut_slice().into(), flags: out.flags };
+        let lent =
+            Packed { bytes: out.bytes.as_mut_slice().into(), lens: out.lens.as_mut_slice().into(), used: 0, pushed: 0, flags: out.flags };
         safe(self.0.compress(batch, lent))
     }
     fn decompress(&mut self, stored: &[&[u8]], page_size: usize, out: &mut [u8]) -> Result<()> {
@@ -160,13 +175,16 @@ impl Compressor for CompressorIn {
 struct WriterIn(AbiWriter_TO<'static, RBox<()>>);
 
 impl Writer for WriterIn {
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        self.0.interface(name.into(), version).into_option()
+    }
     fn begin(&mut self, plan: &Plan<'_>, sink: &mut dyn Sink) -> Result<()> {
         let machine = AbiMachine::from(plan.machine);
         let pages = PageSetsOut(plan.pages);
         let plan = AbiPlan {
             machine: RRef::new(&machine),
             pages: AbiPageSets_TO::from_ptr(RRef::new(&pages), TD_Opaque),
-            dump_level: plan.dump_level,
+            excluded: plan.excluded.0,
             codec: plan.codec,
             first_pfn: plan.first_pfn,
             end_pfn: plan.end_pfn,

@@ -5,7 +5,7 @@ use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_trait::TD_Opaque;
 
 use super::objects::{setup_in, source_in};
-use super::plugin_side::{CompressorGuard, FilterGuard, ReaderGuard, WriterGuard, guard, hush_panics};
+use super::plugin_side::{CompressorGuard, Contained, FilterGuard, ReaderGuard, WriterGuard, guard, hush_panics};
 use super::*;
 use crate::error::Result;
 use crate::manifest::Manifest;
@@ -75,7 +75,7 @@ pub extern "C" fn construct_reader<P: ReaderPlugin>() -> ModuleResult {
         })
     }
     extern "C" fn open<P: ReaderPlugin>(setup: AbiSetup) -> AbiResult<AbiReader_TO<'static, RBox<()>>> {
-        guard("open", || Ok(AbiReader_TO::from_value(ReaderGuard(P::open(setup_in(setup)?)?), TD_Opaque)))
+        guard("open", || Ok(AbiReader_TO::from_value(ReaderGuard(Contained::new(P::open(setup_in(setup)?)?)), TD_Opaque)))
     }
     constructed(|| {
         let open = ROption::RSome(open::<P> as _);
@@ -89,7 +89,7 @@ pub extern "C" fn construct_filter<P: FilterPlugin>() -> ModuleResult {
         guard("manifest", || Ok(P::manifest().into()))
     }
     extern "C" fn open<P: FilterPlugin>(setup: AbiSetup) -> AbiResult<AbiFilter_TO<'static, RBox<()>>> {
-        guard("open", || Ok(AbiFilter_TO::from_value(FilterGuard(P::open(setup_in(setup)?)?), TD_Opaque)))
+        guard("open", || Ok(AbiFilter_TO::from_value(FilterGuard(Contained::new(P::open(setup_in(setup)?)?)), TD_Opaque)))
     }
     constructed(|| PluginModule { filter: ROption::RSome(open::<P>), ..module(manifest::<P>) }.leak_into_prefix())
 }
@@ -100,7 +100,7 @@ pub extern "C" fn construct_compressor<P: CompressorPlugin>() -> ModuleResult {
         guard("manifest", || Ok(P::manifest().into()))
     }
     extern "C" fn open<P: CompressorPlugin>(setup: AbiSetup) -> AbiResult<AbiCompressor_TO<'static, RBox<()>>> {
-        guard("open", || Ok(AbiCompressor_TO::from_value(CompressorGuard(P::open(setup_in(setup)?)?), TD_Opaque)))
+        guard("open", || Ok(AbiCompressor_TO::from_value(CompressorGuard(Contained::new(P::open(setup_in(setup)?)?)), TD_Opaque)))
     }
     constructed(|| PluginModule { compressor: ROption::RSome(open::<P>), ..module(manifest::<P>) }.leak_into_prefix())
 }
@@ -111,7 +111,7 @@ pub extern "C" fn construct_writer<P: WriterPlugin>() -> ModuleResult {
         guard("manifest", || Ok(P::manifest().into()))
     }
     extern "C" fn open<P: WriterPlugin>(setup: AbiSetup) -> AbiResult<AbiWriter_TO<'static, RBox<()>>> {
-        guard("open", || Ok(AbiWriter_TO::from_value(WriterGuard(P::open(setup_in(setup)?)?), TD_Opaque)))
+        guard("open", || Ok(AbiWriter_TO::from_value(WriterGuard(Contained::new(P::open(setup_in(setup)?)?)), TD_Opaque)))
     }
     constructed(|| PluginModule { writer: ROption::RSome(open::<P>), ..module(manifest::<P>) }.leak_into_prefix())
 }

@@ -2,9 +2,11 @@
 
 use abi_stable::sabi_trait::TD_Opaque;
 
-use super::values::{safe, stable};
+use super::plugin_side::{contain, guard};
+use super::values::safe;
 use super::*;
 use crate::error::{Error, Result};
+use crate::host::{PHYSICAL_MEMORY, PhysicalMemoryTable};
 use crate::traits::{PageSet, PageSets, Sink, Survey};
 
 /// Bytes of an input; the engine and the test kit implement it.
@@ -26,23 +28,37 @@ pub trait HostServices: Send + Sync {
     fn log(&self, level: u32, message: &str);
     /// True when the run is to stop.
     fn cancelled(&self) -> bool;
-    /// The function table of an interface of exactly this version; it must live as long as these services.
-    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface>;
+    /// Physical memory of the crashed machine, if it can be read already.
+    fn physical_memory(&self) -> Option<&dyn ReadPhysical> {
+        None
+    }
+    /// Another interface of exactly this version.
+    fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
+        let _ = (name, version);
+        None
+    }
+}
+
+/// Physical memory of the crashed machine.
+pub trait ReadPhysical: Send + Sync {
+    /// Reads at a physical address; returns how many bytes could be read from the start.
+    fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize;
 }
 
 // ---------------------------------------------------------------- sources
 
 pub(super) struct SourceOut(pub std::sync::Arc<dyn SourceBytes>);
 
+// A panic of the host must not cross the border either: it would end the process.
 impl AbiSource for SourceOut {
     fn name(&self) -> RString {
-        self.0.name().into()
+        contain(|| self.0.name()).unwrap_or_default().into()
     }
     fn size(&self) -> ROption<u64> {
-        self.0.size().into()
+        contain(|| self.0.size()).unwrap_or_default().into()
     }
     fn read_at(&self, offset: u64, mut buf: RSliceMut<'_, u8>) -> AbiResult<usize> {
-        stable(self.0.read_at(offset, buf.as_mut_slice()))
+        guard("the host's read_at", || self.0.read_at(offset, buf.as_mut_slice()))
     }
 }
 
@@ -74,14 +90,35 @@ pub(super) struct HostOut(pub std::sync::Arc<dyn HostServices>);
 
 impl AbiHost for HostOut {
     fn log(&self, level: u32, message: RStr<'_>) {
-        self.0.log(level, message.as_str());
+        let _ = contain(|| self.0.log(level, message.as_str()));
     }
     fn cancelled(&self) -> bool {
-        self.0.cancelled()
+        contain(|| self.0.cancelled()).unwrap_or_default()
     }
     fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
-        self.0.interface(name.as_str(), version).into()
+        if (name.as_str(), version) != PHYSICAL_MEMORY {
+            return contain(|| self.0.interface(name.as_str(), version)).unwrap_or_default().into();
+        }
+        let offered = contain(|| self.0.physical_memory().is_some()).unwrap_or_default();
+        let object = std::ptr::from_ref(self).cast();
+        // SAFETY: the table is the one of this name and version, and is called with this object, which lives in the box
+        // that the plugin's host object owns.
+        offered.then(|| unsafe { AbiInterface::new(&PHYSICAL_MEMORY_TABLE, object) }).into()
     }
+}
+
+static PHYSICAL_MEMORY_TABLE: PhysicalMemoryTable = PhysicalMemoryTable { read: read_physical };
+
+/// `errno` for an address that is not there (ENXIO of asm-generic/errno-base.h).
+const NO_SUCH_ADDRESS: i64 = 6;
+
+unsafe extern "C" fn read_physical(object: *const core::ffi::c_void, paddr: u64, buf: *mut u8, len: usize) -> i64 {
+    // SAFETY: `object` is what stood beside this table: a `HostOut`, alive as long as the plugin holds its host object.
+    let host = unsafe { &*object.cast::<HostOut>() };
+    // SAFETY: by the contract of `PhysicalMemoryTable::read`, `buf` is valid for writes of `len` bytes.
+    let buf = unsafe { std::slice::from_raw_parts_mut(buf, len) };
+    let read = contain(|| host.0.physical_memory().map_or(0, |m| m.read_physical(paddr, buf))).unwrap_or_default();
+    if read == 0 && len > 0 { -NO_SUCH_ADDRESS } else { i64::try_from(read).unwrap_or(i64::MAX) }
 }
 
 pub(super) struct HostIn(pub AbiHost_TO<'static, RBox<()>>);
@@ -102,19 +139,24 @@ impl HostServices for HostIn {
 
 pub(super) struct PageSetsOut<'a>(pub &'a dyn PageSets);
 
-fn which(number: u32) -> PageSet {
-    if number == PageSet::Ram as u32 { PageSet::Ram } else { PageSet::Dumped }
+fn which(number: u32) -> Option<PageSet> {
+    [PageSet::Ram, PageSet::Dumped].into_iter().find(|&set| set as u32 == number)
 }
 
+// A set that this host does not know is empty.
 impl AbiPageSets for PageSetsOut<'_> {
     fn bitmap(&self, set: u32, first_pfn: u64, mut out: RSliceMut<'_, u8>) {
-        self.0.bitmap(which(set), first_pfn, out.as_mut_slice());
+        let out = out.as_mut_slice();
+        match which(set) {
+            Some(set) => drop(contain(|| self.0.bitmap(set, first_pfn, out))),
+            None => out.fill(0),
+        }
     }
     fn runs(&self, set: u32, from_pfn: u64, mut out: RSliceMut<'_, Run>) -> usize {
-        self.0.runs(which(set), from_pfn, out.as_mut_slice())
+        which(set).and_then(|set| contain(|| self.0.runs(set, from_pfn, out.as_mut_slice())).ok()).unwrap_or(0)
     }
     fn count(&self, set: u32) -> u64 {
-        self.0.count(which(set))
+        which(set).and_then(|set| contain(|| self.0.count(set)).ok()).unwrap_or(0)
     }
 }
 
@@ -139,13 +181,13 @@ pub(super) struct SinkOut<'a>(pub &'a mut dyn Sink);
 impl AbiSink for SinkOut<'_> {
     fn write_at(&mut self, offset: u64, pieces: RSlice<'_, RSlice<'_, u8>>) -> AbiResult<()> {
         let pieces: Vec<&[u8]> = pieces.iter().map(|p| p.as_slice()).collect();
-        stable(self.0.write_at(offset, &pieces))
+        guard("the host's write_at", || self.0.write_at(offset, &pieces))
     }
     fn reserve(&mut self, len: u64) -> AbiResult<()> {
-        stable(self.0.reserve(len))
+        guard("the host's reserve", || self.0.reserve(len))
     }
     fn positioned(&self) -> bool {
-        self.0.positioned()
+        contain(|| self.0.positioned()).unwrap_or_default()
     }
 }
 
@@ -170,10 +212,10 @@ pub(super) struct SurveyOut<'a>(pub &'a mut dyn Survey);
 
 impl AbiSurvey for SurveyOut<'_> {
     fn ranges(&mut self, ranges: RSlice<'_, RangeVerdict>) {
-        self.0.ranges(ranges.as_slice());
+        let _ = contain(|| self.0.ranges(ranges.as_slice()));
     }
     fn erase(&mut self, patches: RSlice<'_, Erase>) {
-        self.0.erase(patches.as_slice());
+        let _ = contain(|| self.0.erase(patches.as_slice()));
     }
 }
 

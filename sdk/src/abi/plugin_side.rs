@@ -1,8 +1,9 @@
 //! The plugin's side of the border: safe traits behind trait objects of the surface, every call guarded.
 
-use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use super::objects::{PageSetsIn, SinkIn, SurveyIn};
 use super::values::stable;
@@ -12,47 +13,106 @@ use crate::machine::Machine;
 use crate::traits::{Compressor, End, Filter, Plan, Reader, Writer};
 
 thread_local! {
-    /// File and line of the last panic on this thread; the hook leaves it here because `catch_unwind` does not tell.
+    /// Inside how many guards this thread is.
+    static GUARDS: Cell<u32> = const { Cell::new(0) };
+    /// File and line of the last panic in a guard; the hook leaves it here because `catch_unwind` does not tell.
     static PANIC_PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Makes panics of this library silent (plugins never print) and keeps their place for the error.
+/// Makes panics in guarded calls silent (plugins never print) and keeps their place for the error. Panics elsewhere, of
+/// a program that the plugin is linked into or of a thread of its own, go where they went before.
 pub(super) fn hush_panics() {
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
-        PANIC_PLACE.with(|p| *p.borrow_mut() = place);
-    }));
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if GUARDS.try_with(Cell::get).unwrap_or(0) == 0 {
+                return before(info);
+            }
+            let place = info.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
+            let _ = PANIC_PLACE.try_with(|p| p.replace(place));
+        }));
+    });
 }
 
-/// Runs a plugin's method so that a panic becomes an error.
+/// Runs a call that must not unwind into the other side; the error is the panic's text and place.
+pub(super) fn contain<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    let _ = GUARDS.try_with(|g| g.set(g.get() + 1));
+    let outcome = catch_unwind(AssertUnwindSafe(call));
+    let _ = GUARDS.try_with(|g| g.set(g.get() - 1));
+    outcome.map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| payload.downcast_ref::<String>().cloned());
+        let place = PANIC_PLACE.try_with(RefCell::take).unwrap_or_default();
+        // A payload can panic when it is dropped, too.
+        std::mem::forget(payload);
+        format!("{place}: {}", text.as_deref().unwrap_or("no message"))
+    })
+}
+
+/// Runs a method so that a panic becomes an error.
 pub(super) fn guard<T>(method: &str, call: impl FnOnce() -> Result<T>) -> AbiResult<T> {
-    stable(catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| Err(panic_error(method, payload.as_ref()))))
+    let panicked = |what| {
+        Err(Error::new(ErrorKind::Panic, format!("panicked in {method}{what}"))
+            .hint("this is a bug of the plugin: report it to its author"))
+    };
+    stable(contain(call).unwrap_or_else(panicked))
 }
 
-fn panic_error(method: &str, payload: &(dyn Any + Send)) -> Error {
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| payload.downcast_ref::<String>().cloned());
-    let place = PANIC_PLACE.with(|p| std::mem::take(&mut *p.borrow_mut()));
-    Error::new(ErrorKind::Panic, format!("panicked in {method}{place}: {}", text.as_deref().unwrap_or("no message")))
-        .hint("this is a bug of the plugin: report it to its author")
+/// A plugin's object, whose drop must not unwind into the host either.
+pub(super) struct Contained<T: ?Sized>(ManuallyDrop<Box<T>>);
+
+impl<T: ?Sized> Contained<T> {
+    pub(super) fn new(object: Box<T>) -> Self {
+        Self(ManuallyDrop::new(object))
+    }
 }
 
-pub(super) struct ReaderGuard(pub Box<dyn Reader>);
+impl<T: ?Sized> std::ops::Deref for Contained<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: ?Sized> std::ops::DerefMut for Contained<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: ?Sized> Drop for Contained<T> {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, here, and not used after.
+        let _ = contain(|| unsafe { ManuallyDrop::drop(&mut self.0) });
+    }
+}
+
+pub(super) struct ReaderGuard(pub Contained<dyn Reader>);
 
 impl AbiReader for ReaderGuard {
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
+        contain(|| self.0.interface(name.as_str(), version)).unwrap_or_default().into()
+    }
     fn machine(&self) -> AbiResult<AbiMachine> {
         guard("machine", || Ok((&self.0.machine()).into()))
     }
     fn extents(&self) -> AbiResult<RVec<Extent>> {
         guard("extents", || Ok(self.0.extents().into()))
     }
-    fn read_pages(&self, pfns: RSlice<'_, u64>, mut out: RSliceMut<'_, u8>, mut present: RSliceMut<'_, bool>) -> AbiResult<()> {
-        guard("read_pages", || self.0.read_pages(pfns.as_slice(), out.as_mut_slice(), present.as_mut_slice()))
+    fn read_pages(&self, pfns: RSlice<'_, u64>, mut out: RSliceMut<'_, u8>, mut states: RSliceMut<'_, PageState>) -> AbiResult<()> {
+        guard("read_pages", || self.0.read_pages(pfns.as_slice(), out.as_mut_slice(), states.as_mut_slice()))
     }
 }
 
-pub(super) struct FilterGuard(pub Box<dyn Filter>);
+pub(super) struct FilterGuard(pub Contained<dyn Filter>);
 
 impl AbiFilter for FilterGuard {
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
+        contain(|| self.0.interface(name.as_str(), version)).unwrap_or_default().into()
+    }
+    fn excludes(&self) -> u64 {
+        contain(|| self.0.excludes().0).unwrap_or_default()
+    }
     fn survey(&self, out: AbiSurvey_TO<'_, RMut<'_, ()>>) -> AbiResult<()> {
         guard("survey", || self.0.survey(&mut SurveyIn(out)))
     }
@@ -64,9 +124,12 @@ impl AbiFilter for FilterGuard {
     }
 }
 
-pub(super) struct CompressorGuard(pub Box<dyn Compressor>);
+pub(super) struct CompressorGuard(pub Contained<dyn Compressor>);
 
 impl AbiCompressor for CompressorGuard {
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
+        contain(|| self.0.interface(name.as_str(), version)).unwrap_or_default().into()
+    }
     fn compress(&mut self, batch: &PageBatch<'_>, mut out: Packed<'_>) -> AbiResult<()> {
         guard("compress", || self.0.compress(batch, &mut out))
     }
@@ -78,10 +141,12 @@ impl AbiCompressor for CompressorGuard {
     }
 }
 
-/// A writer and the machine of its plan, converted once.
-pub(super) struct WriterGuard(pub Box<dyn Writer>);
+pub(super) struct WriterGuard(pub Contained<dyn Writer>);
 
 impl AbiWriter for WriterGuard {
+    fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
+        contain(|| self.0.interface(name.as_str(), version)).unwrap_or_default().into()
+    }
     fn begin(&mut self, plan: &AbiPlan<'_>, sink: AbiSink_TO<'_, RMut<'_, ()>>) -> AbiResult<()> {
         guard("begin", || {
             let machine = Machine::from(plan.machine.get().clone());
@@ -89,7 +154,7 @@ impl AbiWriter for WriterGuard {
             let plan = Plan {
                 machine: &machine,
                 pages: &pages,
-                dump_level: plan.dump_level,
+                excluded: crate::ClassSet(plan.excluded),
                 codec: plan.codec,
                 first_pfn: plan.first_pfn,
                 end_pfn: plan.end_pfn,

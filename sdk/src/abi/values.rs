@@ -57,8 +57,8 @@ impl From<&Machine> for AbiMachine {
             incomplete: m.incomplete,
             page_shift: m.page_shift,
             cpus: m.cpus,
-            dump_level: m.dump_level,
             flags: 0,
+            excluded: m.excluded.0,
             crash_time: m.crash_time,
             phys_base: m.phys_base.into(),
             max_pfn: m.max_pfn,
@@ -87,7 +87,7 @@ impl From<AbiMachine> for Machine {
             crash_time: m.crash_time,
             phys_base: m.phys_base.into_option(),
             max_pfn: m.max_pfn,
-            dump_level: m.dump_level,
+            excluded: crate::ClassSet(m.excluded),
             incomplete: m.incomplete,
             notes: m.notes.into_vec(),
             vmcoreinfo: m.vmcoreinfo.into_vec(),
@@ -197,4 +197,20 @@ impl AbiManifest {
             keys: self.keys.into_iter().map(key).collect::<crate::error::Result<_>>()?,
         })
     }
+}
+
+/// Numbers of error kinds, for the test that pins them.
+pub fn error_kinds() -> Vec<(ErrorKind, u32)> {
+    ErrorKind::ALL.to_vec()
+}
+
+/// Numbers of key types, for the test that pins them.
+pub fn key_types() -> Vec<(KeyType, u32)> {
+    KeyType::ALL.iter().map(|&k| (k, kind_number(k))).collect()
+}
+
+/// Numbers of the states of a packed page, for the test that pins them.
+pub fn packed_states() -> [u32; 3] {
+    let states = [PackedPage::stored(&[], 0), PackedPage::zero(), PackedPage::missing()];
+    states.map(|p| p.state)
 }

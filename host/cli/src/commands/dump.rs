@@ -12,6 +12,10 @@ use coresift_engine::{Error, Result};
 use crate::options::Common;
 use crate::terminal::{Mode, Terminal, print, print_json};
 
+const USAGE: &str = "\
+coresift dump [OPTIONS] INPUT... OUTPUT
+       coresift dump [OPTIONS] --dry-run INPUT...";
+
 const EXAMPLES: &str = "\
 Examples:
   coresift dump /proc/vmcore /var/crash/vmcore          profile kdump: LZO, zero pages out
@@ -21,11 +25,12 @@ Examples:
   coresift dump vmcore --dry-run --json                 how large would it be?
 
 The dump is written as OUTPUT.incomplete and renamed at the end. If the run is killed or the disk is full,
-OUTPUT.incomplete opens in crash, drgn and libkdumpfile as an incomplete dump.";
+OUTPUT.incomplete holds the pages written so far and opens as an incomplete dump: with drgn and libkdumpfile,
+and with crash as far as the pages it starts from are there (--minimal and --zero_excluded need fewer).";
 
 /// Options of `coresift dump`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
     /// The input (a vmcore, also compressed with zstd or gzip), then the output; with --dry-run no output
     #[arg(required = true, value_names = ["INPUT", "OUTPUT"], num_args = 1..)]
@@ -81,9 +86,9 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     let report = dump::run(&job, &common.registry(), &terminal)?;
     drop(terminal);
     if json {
-        print_json(&report)
+        print_json(&report)?;
     } else {
-        print(&text(&report))
+        print(&text(&report))?;
     }
     Ok(match report.outcome {
         _ if !args.strict_exit => 0,
@@ -95,9 +100,11 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
 
 /// Splits the positional arguments into inputs and output.
 fn files(args: &Args) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
+    if args.files.iter().any(|f| f.as_os_str() == "-") {
+        return Err(Error::usage("`-` is no input or output: a dump needs random access").hint("give file names"));
+    }
     match args.files.split_last() {
-        Some((only, [])) if args.dry_run => Ok((vec![only.clone()], None)),
-        Some((_, inputs @ [_, ..])) if args.dry_run => Ok((inputs.to_vec(), None)),
+        _ if args.dry_run => Ok((args.files.clone(), None)),
         Some((output, inputs @ [_, ..])) => Ok((inputs.to_vec(), Some(output.clone()))),
         _ => Err(Error::usage("no OUTPUT given").hint("coresift dump INPUT OUTPUT, or --dry-run to write nothing")),
     }

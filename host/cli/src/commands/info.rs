@@ -24,9 +24,9 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     let terminal: Arc<dyn Progress> = Arc::new(Terminal::new(Mode::None));
     let found = info(&args.inputs, &common.registry(), &terminal)?;
     if common.json {
-        print_json(&found)
+        print_json(&found)?;
     } else {
-        print(&found.text())
+        print(&found.text())?;
     }
     Ok(0)
 }

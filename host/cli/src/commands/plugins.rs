@@ -36,9 +36,9 @@ pub fn run(command: &Command, common: &Common) -> Result<u8> {
         Command::Show { name } => {
             let plugin = find(&common.registry(), name)?;
             if common.json {
-                print_json(&describe(&plugin))
+                print_json(&describe(&plugin))?;
             } else {
-                print(&text(&plugin))
+                print(&text(&plugin))?;
             }
             Ok(0)
         }
@@ -46,9 +46,9 @@ pub fn run(command: &Command, common: &Common) -> Result<u8> {
             let path = std::fs::canonicalize(file).map_err(|e| Error::io("cannot find", file, &e))?;
             let plugin = load_file(&path)?;
             if common.json {
-                print_json(&describe(&plugin));
+                print_json(&describe(&plugin))?;
             } else {
-                print(&format!("ok: {} {} (ABI {}.{})\n", plugin.title(), plugin.manifest.version, hello::ABI_MAJOR, hello::ABI_MINOR));
+                print(&format!("ok: {} {} (ABI {}.{})\n", plugin.title(), plugin.manifest.version, hello::ABI_MAJOR, hello::ABI_MINOR))?;
             }
             Ok(0)
         }
@@ -63,11 +63,15 @@ fn list(common: &Common) -> Result<u8> {
         plugins.extend(good);
         refused.extend(bad);
     }
+    let none = || {
+        let folders: Vec<_> = registry.folders().iter().map(|f| f.display().to_string()).collect();
+        Error::failed("no plugins found").hint(format!("give their folder with --plugin-dir; searched: {}", folders.join(", ")))
+    };
     if common.json {
         let bad: Vec<_> = refused.iter().map(|r| json!({ "path": r.path, "why": r.error.message, "hint": r.error.hint })).collect();
         let good: Vec<_> = plugins.iter().map(|p| describe(p)).collect();
-        print_json(&json!({ "schema": 1, "folders": registry.folders(), "plugins": good, "refused": bad }));
-        return Ok(0);
+        print_json(&json!({ "schema": 1, "folders": registry.folders(), "plugins": good, "refused": bad }))?;
+        return Ok(u8::from(plugins.is_empty()));
     }
     let mut out = String::new();
     for p in &plugins {
@@ -77,14 +81,8 @@ fn list(common: &Common) -> Result<u8> {
     for r in &refused {
         out.push_str(&format!("{}\n           hint: {}\n", r.error.message, r.error.hint));
     }
-    if plugins.is_empty() {
-        let folders: Vec<_> = registry.folders().iter().map(|f| f.display().to_string()).collect();
-        let hint = format!("give their folder with --plugin-dir; searched: {}", folders.join(", "));
-        print(&out);
-        return Err(Error::failed("no plugins found").hint(hint));
-    }
-    print(&out);
-    Ok(0)
+    print(&out)?;
+    if plugins.is_empty() { Err(none()) } else { Ok(0) }
 }
 
 /// A plugin by name, or by kind and name.
@@ -121,6 +119,7 @@ fn describe(plugin: &Plugin) -> Value {
         })
         .collect();
     json!({
+        "schema": 1,
         "name": m.name, "kind": m.kind.name(), "version": m.version, "description": m.description, "path": plugin.path,
         "formats": m.formats, "codec": m.codec, "codecs": m.codecs, "architectures": m.architectures, "kernels": m.kernels,
         "classes": m.classes, "stages": stages(m), "keys": keys,

@@ -47,11 +47,20 @@ impl Found {
     /// # Errors
     /// There is none, or it cannot be read.
     pub fn by_name(name: &str) -> Result<Self> {
+        Self::behind(name, None)
+    }
+
+    /// Finds a profile, but only behind the place where `found` was: what a site's `kdump` that extends `kdump` means.
+    fn behind(name: &str, found: Option<&Path>) -> Result<Self> {
         if is_path(name) {
             return Self::read(name, Path::new(name));
         }
         check_name("profile", name)?;
-        let file = folders().into_iter().map(|f| f.join(format!("{name}.toml"))).find(|p| p.exists());
+        let mut files = folders().into_iter().map(|f| f.join(format!("{name}.toml"))).filter(|p| p.exists());
+        if let Some(found) = found {
+            files.by_ref().find(|p| p == found);
+        }
+        let file = files.next();
         if let Some(path) = file {
             return Self::read(name, &path);
         }
@@ -109,11 +118,13 @@ pub fn list() -> Vec<Found> {
 pub fn load(name: &str) -> Result<Tree> {
     let mut layers = Vec::new();
     let mut next = Some(name.to_owned());
+    let mut last: Option<Found> = None;
     while let Some(name) = next {
         if layers.len() == DEPTH_MAX {
             return Err(Error::usage(format!("profile `{name}`: `extends` goes in a circle")).hint("take one `extends` line out"));
         }
-        let found = Found::by_name(&name)?;
+        let same = last.filter(|l| l.name == name).and_then(|l| l.path);
+        let found = Found::behind(&name, same.as_deref())?;
         let mut tree = Tree::parse(&found.place(), &found.text)?;
         next = match tree.0.remove("extends") {
             None => None,
@@ -130,7 +141,12 @@ pub fn load(name: &str) -> Result<Tree> {
                 }
             },
         };
+        if !layers.is_empty() {
+            // A description is of its own profile.
+            tree.0.remove("description");
+        }
         layers.push(tree);
+        last = Some(found);
     }
     let mut tree = Tree::default();
     layers.into_iter().rev().for_each(|layer| tree.overlay(layer));

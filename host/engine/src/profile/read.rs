@@ -154,7 +154,8 @@ impl Section {
         let named = self.text(key)?;
         let (plugin, origin) = named.map_or_else(|| (default.to_owned(), None), |(p, o)| (p, Some(o)));
         if plugin.is_empty() {
-            return Err(Error::usage(format!("a [[{}]] without `{key}`", self.name)).hint(format!("add {key} = \"NAME\"")));
+            let section = if self.name == "filter" { "[[filter]]".to_owned() } else { format!("[{}]", self.name) };
+            return Err(Error::usage(format!("{section} without `{key}`")).hint(format!("add {key} = \"NAME\"")));
         }
         super::check_name("plugin", &plugin).map_err(|e| match &origin {
             Some(at) => Error { message: format!("{at}: {}", e.message), ..e },

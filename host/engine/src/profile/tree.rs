@@ -35,6 +35,9 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Keys of plugin sections that are the engine's and not the plugin's.
+const ENGINE_KEYS: [&str; 3] = ["fallback", "limit", "on_failure"];
+
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -92,11 +95,24 @@ impl Tree {
 
     /// Lays `over` over this tree: tables are joined key by key, everything else is replaced.
     pub fn overlay(&mut self, over: Tree) {
+        self.leave_other_plugin(&over);
         for (key, node) in over.0 {
             match (self.0.get_mut(&key), node) {
                 (Some(Node { value: Value::Table(below), .. }), Node { value: Value::Table(above), .. }) => below.overlay(above),
                 (_, node) => drop(self.0.insert(key, node)),
             }
+        }
+    }
+
+    /// If `over` names another plugin than this table has, the settings here are those of a plugin that is no longer
+    /// used: only the engine's own keys stay.
+    fn leave_other_plugin(&mut self, over: &Tree) {
+        let other = |key: &&str| match (self.0.get(*key), over.0.get(*key)) {
+            (Some(below), Some(above)) => below.value != above.value,
+            _ => false,
+        };
+        if ["plugin", "reader", "writer"].iter().any(other) {
+            self.0.retain(|key, _| ENGINE_KEYS.contains(&key.as_str()));
         }
     }
 
@@ -119,7 +135,7 @@ impl Tree {
                 }
             };
         }
-        table.0.insert(last.to_owned(), Node { value, origin });
+        table.overlay(Tree([(last.to_owned(), Node { value, origin })].into()));
         Ok(())
     }
 }

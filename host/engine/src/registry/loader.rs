@@ -26,14 +26,23 @@ pub fn load_file(path: &Path) -> Result<Plugin> {
     Ok(Plugin { path: path.to_owned(), manifest, library })
 }
 
-/// As root, a library that somebody else can change is code of somebody else.
-fn check_permissions(path: &Path) -> Result<()> {
+/// As root, a library that somebody else can change is code of somebody else: neither it nor any folder above it may
+/// belong to, or be writable by, another user.
+pub(super) fn check_permissions(path: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    for place in [path, path.parent().unwrap_or(path)] {
+    for place in path.ancestors().filter(|p| !p.as_os_str().is_empty()) {
         let meta = std::fs::metadata(place).map_err(|e| Error::io("cannot look at the plugin", place, &e))?;
+        if meta.uid() != 0 {
+            let message = format!("refused: {}: {} belongs to user {}, and this runs as root", path.display(), place.display(), meta.uid());
+            return Err(Error::failed(message).hint(format!("chown root {}", place.display())));
+        }
         let mode = meta.permissions().mode();
+        // In a folder such as /tmp only the owner can replace a file.
+        if meta.is_dir() && mode & 0o1000 != 0 {
+            continue;
+        }
         let by_group = mode & 0o020 != 0 && meta.gid() != 0;
         if mode & 0o002 != 0 || by_group {
             let who = if by_group { "its group" } else { "everybody" };
@@ -112,6 +121,18 @@ fn check_manifest(path: &Path, hello: &Hello, manifest: &Manifest) -> Result<()>
             manifest.name
         );
         return Err(Error::failed(message).hint("make both the same"));
+    }
+    let codec = manifest.codec;
+    let reserved = ["plugin", "reader", "writer", "on_failure", "fallback", "limit", "flattened"];
+    let wrong = match manifest.kind {
+        Kind::Filter if manifest.stages.0 == 0 => Some("a filter that names no stage is never called"),
+        Kind::Filter if manifest.classes.len() > 128 => Some("more than 128 page classes of its own"),
+        Kind::Compressor if codec.count_ones() != 1 => Some("a compressor has exactly one codec bit"),
+        _ if manifest.keys.iter().any(|k| reserved.contains(&k.name.as_str())) => Some("a configuration key has a name that profiles use"),
+        _ => None,
+    };
+    if let Some(wrong) = wrong {
+        return Err(Error::failed(format!("refused: {}: {wrong}", path.display())).hint("correct the plugin's manifest"));
     }
     let bad_default = manifest.keys.iter().find_map(|k| k.default.as_ref().and_then(|d| k.check(d).err().map(|why| (k, why))));
     if let Some((key, why)) = bad_default {

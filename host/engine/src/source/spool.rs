@@ -30,7 +30,8 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 31;
 /// The codec that a file's first four bytes name: zstd frames (RFC 8878, 3.1.1) and gzip members (RFC 1952, 2.3.1).
 pub(super) fn codec_of(head: &[u8; 4]) -> Option<Codec> {
     match head {
-        [0x28, 0xb5, 0x2f, 0xfd] => Some(Codec::Zstd),
+        // The second: skippable frames (3.1.2), which parallel compressors put first.
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Codec::Zstd),
         [0x1f, 0x8b, 8, _] => Some(Codec::Gzip),
         _ => None,
     }

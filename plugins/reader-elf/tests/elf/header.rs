@@ -18,11 +18,11 @@ fn refused(bytes: Vec<u8>, why: &str) {
 }
 
 #[test]
-fn cores_of_both_classes_and_byte_orders_are_certain() {
+fn cores_of_both_classes_and_byte_orders_are_likely() {
     for kind in ALL_KINDS {
         let elf = Elf { loads: vec![load(PAGE, noise(1, PAGE))], ..Elf::new(kind) };
         let score = probe(elf.bytes());
-        assert_eq!(score.percent, 100);
+        assert_eq!(score.percent, 60);
         assert!(score.reason.starts_with(if kind.wide { "ELF64 vmcore of x86_64" } else { "ELF32 vmcore of i686" }), "{}", score.reason);
         let machine = open(elf.bytes()).unwrap().machine();
         assert_eq!((machine.word_bits, machine.big_endian), (if kind.wide { 64 } else { 32 }, kind.big_endian));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use coresift_sdk::abi::SourceBytes;
-use coresift_sdk::{Error, ErrorKind, ExtentKind, Reader, Result, Source, testkit};
+use coresift_sdk::{Error, ErrorKind, ExtentKind, PageState, Reader, Result, Source, testkit};
 
 use crate::synth::{ALL_KINDS, Elf, Load, PAGE, Rng, check_order, load, noise, open};
 
@@ -69,7 +69,7 @@ fn use_it(reader: &dyn Reader) {
     check_order(&extents);
     let size = reader.machine().page_size();
     for extent in extents.iter().filter(|e| e.kind == ExtentKind::ENCODED).take(4) {
-        let (mut out, mut present) = (vec![0; size], [false]);
+        let (mut out, mut present) = (vec![0; size], [PageState::MISSING]);
         reader.read_pages(&[extent.first_pfn], &mut out, &mut present).unwrap();
     }
 }
@@ -150,9 +150,9 @@ fn without_a_length_the_headers_are_trusted() {
 
     // What is not there after all turns up when pages are read.
     let cut = open_odd(Arc::new(Odd { tells_length: false, ..odd(bytes[..bytes.len() - 5000].to_vec()) })).unwrap();
-    let (mut out, mut present) = (vec![0; 4096], [true]);
+    let (mut out, mut present) = (vec![0; 4096], [PageState::PRESENT]);
     cut.read_pages(&[20], &mut out, &mut present).unwrap();
-    assert_eq!(present, [false]);
+    assert_eq!(present, [PageState::MISSING]);
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn unreadable_pages_are_data_unless_all_are() {
     elf.notes = vec![elf.note("CORE", 1, &[0; 8])];
     let built = elf.build();
     let reader = open_odd(Arc::new(Odd { bad_from: built.data[1], ..odd(built.bytes) })).unwrap();
-    let (mut out, mut present) = (vec![0; 2 * 4096], [true, true]);
+    let (mut out, mut present) = (vec![0; 2 * 4096], [PageState::PRESENT; 2]);
     reader.read_pages(&[1, 5], &mut out, &mut present).unwrap();
-    assert_eq!(present, [true, false]);
+    assert_eq!(present, [PageState::PRESENT, PageState::MISSING]);
     let error = reader.read_pages(&[5], &mut out[..4096], &mut present[..1]).unwrap_err();
     assert_eq!((error.errno, error.pfn), (5, Some(5)));
 }

@@ -1,6 +1,6 @@
 //! From segments to pages, compared with a model that goes byte by byte.
 
-use coresift_sdk::{Extent, ExtentKind};
+use coresift_sdk::{Extent, ExtentKind, PageState};
 
 use crate::synth::{Elf, Load, PAGE, Rng, check_order, extents, load, noise, open, page, warns};
 
@@ -62,9 +62,9 @@ fn a_page_across_two_segments_is_stitched() {
 fn asking_for_pages_that_are_not_there_is_no_error() {
     let bytes = Elf::x86_64(vec![load(PAGE + 1, noise(1, PAGE))]).bytes();
     let reader = open(bytes).unwrap();
-    let (mut out, mut present) = (vec![0; 4 * 4096], [true; 4]);
+    let (mut out, mut present) = (vec![0; 4 * 4096], [PageState::PRESENT; 4]);
     reader.read_pages(&[0, 1, 77, u64::MAX], &mut out, &mut present).unwrap();
-    assert_eq!(present, [false, true, false, false]);
+    assert_eq!(present.map(|p| p == PageState::PRESENT), [false, true, false, false]);
     assert!(reader.read_pages(&[1], &mut out, &mut present[..1]).is_err(), "room for four pages, one asked for");
 }
 

@@ -1,7 +1,7 @@
 //! Builds ELF core files of both classes and byte orders, sound or broken on purpose.
 
 use coresift_sdk::testkit;
-use coresift_sdk::{Extent, ExtentKind, Reader, Result, Value};
+use coresift_sdk::{Extent, ExtentKind, PageState, Reader, Result, Value};
 
 /// A page of the tests, unless a test sets another size.
 pub const PAGE: u64 = 4096;
@@ -248,9 +248,9 @@ pub fn page(bytes: &[u8], reader: &dyn Reader, extents: &[Extent], pfn: u64) -> 
             Some(bytes[at..at + size].to_vec())
         }
         ExtentKind::ENCODED => {
-            let (mut out, mut present) = (vec![0xaa; size], [false]);
+            let (mut out, mut present) = (vec![0xaa; size], [PageState::MISSING]);
             reader.read_pages(&[pfn], &mut out, &mut present).unwrap();
-            assert!(present[0], "page {pfn:#x} is encoded but not there");
+            assert!(present[0] == PageState::PRESENT, "page {pfn:#x} is encoded but not there");
             Some(out)
         }
         _ => None,

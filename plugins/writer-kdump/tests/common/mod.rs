@@ -1,6 +1,6 @@
 //! A dump to write, a sink that remembers every operation, and a reader written from the format alone.
 
-use coresift_sdk::{End, Machine, PackedBatch, PackedPage, PageSet, PageSets, Plan, Result, Run, Sink, UtsName, Writer, testkit};
+use coresift_sdk::{ClassSet, End, Machine, PackedBatch, PackedPage, PageSet, PageSets, Plan, Result, Run, Sink, UtsName, Writer, testkit};
 
 /// A writer as the host makes it.
 pub fn writer() -> Box<dyn Writer> {
@@ -82,7 +82,17 @@ impl Pages {
 /// A plan for one output.
 pub fn plan<'a>(machine: &'a Machine, pages: &'a Pages) -> Plan<'a> {
     let end_pfn = machine.max_pfn;
-    Plan { machine, pages, dump_level: 31, codec: 0x20, first_pfn: 0, end_pfn, part: 0, parts: 1, written_at: 1_700_000_000 }
+    Plan {
+        machine,
+        pages,
+        excluded: ClassSet::from_dump_level(31),
+        codec: 0x20,
+        first_pfn: 0,
+        end_pfn,
+        part: 0,
+        parts: 1,
+        written_at: 1_700_000_000,
+    }
 }
 
 /// What was done to a sink.

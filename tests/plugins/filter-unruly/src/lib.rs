@@ -8,7 +8,7 @@ use coresift_sdk::{
     Survey, Verdict, export_plugin,
 };
 
-const MODES: [&str; 12] = [
+const MODES: [&str; 15] = [
     "quiet",
     "panic-open",
     "panic-survey",
@@ -21,6 +21,9 @@ const MODES: [&str; 12] = [
     "classify-range",
     "erase-range",
     "inspect-ones",
+    "panic-drop",
+    "panic-payload",
+    "exclude-then-panic",
 ];
 
 fn manifest() -> Manifest {
@@ -57,6 +60,10 @@ impl Filter for Unruly {
             "panic-survey" => panic!("as asked for: survey"),
             "exclude-range" => Verdict::plugin_class(0),
             "keep-range" => Verdict::KEEP,
+            "exclude-then-panic" => {
+                out.ranges(&[RangeVerdict { run: self.run, verdict: Verdict::FREE }]);
+                panic!("as asked for: survey");
+            }
             "erase-range" => {
                 // Looks first whether it can be read: what a redacting filter does to find its bytes.
                 let memory = self.memory.as_ref().ok_or_else(|| Error::unsupported("no physical memory"))?;
@@ -91,6 +98,7 @@ impl Filter for Unruly {
     fn inspect(&self, batch: &PageBatch<'_>, verdicts: &mut [Verdict]) -> Result<()> {
         match self.mode.as_str() {
             "panic-inspect" => panic!("as asked for: inspect"),
+            "panic-payload" => std::panic::panic_any(Bomb),
             "error-inspect" => return Err(Error::new(ErrorKind::Other, "as asked for").hint("ask for something else")),
             "unknown-verdict" => verdicts.fill(Verdict(77)),
             "inspect-ones" => {
@@ -103,6 +111,23 @@ impl Filter for Unruly {
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// A panic's payload that panics again when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("as asked for: payload");
+    }
+}
+
+impl Drop for Unruly {
+    fn drop(&mut self) {
+        if self.mode == "panic-drop" {
+            panic!("as asked for: drop");
+        }
     }
 }
 
