@@ -3,10 +3,18 @@
 use std::ffi::OsString;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use coresift_engine::Result;
+use coresift_engine::dump::{Job, run_to};
+use coresift_engine::profile::{self, Setting};
+use coresift_engine::progress::{Hidden, Progress};
+use coresift_engine::registry::Registry;
+use coresift_engine::sink::{FileSink, Output};
+use coresift_sdk::{Result as PluginResult, Sink};
 use coresift_tests::vmcores::KDUMP_6_1;
-use coresift_tests::{command, coresift, kdump, libs, peers, scratch};
+use coresift_tests::{built, command, coresift, kdump, libs, peers, scratch};
 
 /// A copy of the first `len` bytes of 6.1.
 fn cut(folder: &Path, len: u64) -> PathBuf {
@@ -90,6 +98,66 @@ fn an_input_that_shrinks_while_it_is_read_costs_pages_and_not_the_run() {
     assert_ne!(kdump::Kdump::open(&out).unwrap().status & kdump::INCOMPLETE, 0, "a dump that lost pages says so");
     // Every page that is there is the vmcore's.
     peers::same_pages(&KDUMP_6_1.path(), &out, lost);
+}
+
+/// A file that cuts the input just before one of its writes: after the pages were packed, while they are in a window.
+struct Cutter {
+    file: FileSink,
+    input: PathBuf,
+    writes: usize,
+}
+
+/// The head of a dump takes five writes, a batch three: data, descriptors, bits. This is the data of the third batch.
+const CUT_AT_WRITE: usize = 5 + 2 * 3 + 1;
+
+impl Sink for Cutter {
+    fn write_at(&mut self, offset: u64, pieces: &[&[u8]]) -> PluginResult<()> {
+        self.writes += 1;
+        if self.writes == CUT_AT_WRITE {
+            std::fs::OpenOptions::new().write(true).open(&self.input).unwrap().set_len(1 << 20).unwrap();
+        }
+        self.file.write_at(offset, pieces)
+    }
+    fn reserve(&mut self, len: u64) -> PluginResult<()> {
+        self.file.reserve(len)
+    }
+    fn positioned(&self) -> bool {
+        true
+    }
+}
+
+impl Output for Cutter {
+    fn written(&self) -> u64 {
+        self.file.written()
+    }
+    fn finish(&mut self) -> Result<()> {
+        self.file.finish()
+    }
+    fn place(&self) -> Option<&Path> {
+        self.file.place()
+    }
+}
+
+#[test]
+fn an_input_that_shrinks_between_packing_and_writing_costs_pages_and_not_the_run() {
+    for threads in [1, 2] {
+        let folder = scratch();
+        let (input, out) = (folder.path().join("vmcore"), folder.path().join("out"));
+        std::fs::copy(KDUMP_6_1.path(), &input).unwrap();
+        let settings = [Setting::parse(&format!("engine.threads={threads}")).unwrap()];
+        let profile = profile::open("plain", &settings).unwrap();
+        let job = Job { inputs: vec![input.clone()], output: Some(out.clone()), force: false, profile };
+        let progress: Arc<dyn Progress> = Arc::new(Hidden);
+        let make = || -> Result<Box<dyn Output>> {
+            Ok(Box::new(Cutter { file: FileSink::create(&out, false)?, input: input.clone(), writes: 0 }))
+        };
+        let report = run_to(&job, &Registry::new(&[built()]), &progress, &make).unwrap();
+        let pages = &report.pages;
+        assert!(pages.lost > 40_000 && pages.stored >= 1024, "{pages:?}");
+        assert_eq!(pages.stored + pages.lost, pages.ram, "{pages:?}");
+        let compared = peers::same_pages(&KDUMP_6_1.path(), &out, pages.lost);
+        assert_eq!(compared["missing"], pages.lost);
+    }
 }
 
 /// `pread64` fails with EIO in a range of the input, and `mmap` of it raises no error but the file is not mappable.

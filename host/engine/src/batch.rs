@@ -42,7 +42,7 @@ pub struct BatchPlan {
 }
 
 /// Cuts a set of pages into batches.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Planner<'a> {
     set: &'a PageSet,
     extents: &'a [Extent],

@@ -107,7 +107,7 @@ pub fn run(
     pool: Option<&ThreadPool>,
 ) -> Result<()> {
     let Some(pool) = pool else {
-        return workers.into_iter().try_for_each(|worker| inline(planner.clone(), packing, writing, worker));
+        return workers.into_iter().next().map_or(Ok(()), |worker| inline(planner, packing, writing, worker));
     };
     let free = (0..batches).map(|_| Batch::default()).collect();
     let state = State { planner, free, ready: BTreeMap::new(), turn: 0, writing: Some(writing), failed: None };
