@@ -130,6 +130,7 @@ fn wrong_usage_is_exit_status_2_and_names_the_option() {
     refused(&input, &out, &["--set", "nonsense"], 2, &["--set nonsense: not KEY=VALUE"]);
     refused(&input, &out, &["--compress", "zstd:99"], 2, &["--compress zstd:99", "`level`", "99 is not within"]);
     refused(&input, &out, &["--compress", "lzo:1"], 2, &["--compress lzo:1", "unknown key `level`"]);
+    refused(&input, &out, &["--compress", "none:3"], 2, &["--compress none:3", "`level`", "has no settings"]);
     refused(&input, &out, &["--compress", "zstd:fast"], 2, &["`fast` is no level"]);
     refused(&input, &out, &["--map-size", "4 parsecs"], 2, &["--map-size 4 parsecs", "`map_size`"]);
     refused(&input, &out, &["--limit=-1"], 2, &["--limit -1", "`limit`"]);

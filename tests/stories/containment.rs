@@ -52,6 +52,25 @@ fn a_filter_that_panics_or_fails_keeps_its_pages_and_is_named() {
 }
 
 #[test]
+fn a_compressor_that_fails_or_lies_costs_space_and_never_a_page() {
+    let folder = scratch();
+    let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
+    for (mode, status, what) in [
+        ("garbage", 4, "does not come back"),
+        ("long", 0, ""),
+        ("panic", 4, "panicked in compress"),
+        ("error", 4, "stored uncompressed"),
+        ("panic-drop", 0, ""),
+    ] {
+        let set = format!("compress.mode={mode}");
+        let args = ["dump", "--json", "--force", "--strict-exit", "--compress", "unruly", "--set", &set];
+        let report = coresift(args.iter().map(AsRef::as_ref).chain([input.as_os_str(), out.as_os_str()])).status(status).json();
+        assert!(report["issues"].to_string().contains(what), "{mode}: {report}");
+        peers::same_pages(&input, &out, 0);
+    }
+}
+
+#[test]
 fn a_filter_that_panics_when_it_is_dropped_costs_nothing() {
     let folder = scratch();
     let report = with_mode(folder.path(), "panic-drop", "").status(0).json();
