@@ -48,7 +48,7 @@ pub fn print(text: &str) -> Result<()> {
 /// Prints a document.
 ///
 /// # Errors
-/// As [`print`].
+/// Standard output takes no more.
 pub fn print_json(document: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(document).map_err(|e| Error::failed(format!("no JSON: {e}")))?;
     print(&format!("{text}\n"))

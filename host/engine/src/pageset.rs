@@ -173,7 +173,8 @@ impl PageSet {
         }
     }
 
-    /// Bytes of memory the set takes.
+    /// Bytes of memory the set takes; a test bounds it.
+    #[cfg(test)]
     pub fn memory(&self) -> usize {
         let block = |b: &BlockSet| match b {
             BlockSet::None | BlockSet::All => 0,
