@@ -195,7 +195,11 @@ impl Dump<'_> {
             output.discard();
             "nothing usable was written".to_owned()
         };
-        let hint = if e.no_space { "make room, choose a smaller profile (--profile small), or set --limit" } else { e.hint.as_str() };
+        let hint = match e.no_space {
+            true if output.limit_reached() => "raise --limit: the headers alone need more",
+            true => "make room, choose a smaller profile (--profile small), or set --limit",
+            false => e.hint.as_str(),
+        };
         let hint = if hint.is_empty() { left } else { format!("{hint}; {left}") };
         Error { hint, ..e }
     }
