@@ -24,6 +24,7 @@ use abi_stable::{
 };
 
 mod host_side;
+mod kernel_out;
 mod library;
 mod objects;
 mod plugin_side;
@@ -34,7 +35,7 @@ pub use library::{
     CompressorPlugin, FilterPlugin, ModuleResult, PluginLibrary, ReaderPlugin, WriterPlugin, construct_compressor, construct_filter,
     construct_reader, construct_writer, library,
 };
-pub use objects::{HostServices, ReadPhysical, SourceBytes};
+pub use objects::{HostServices, KernelView, ReadPhysical, SourceBytes};
 pub use values::{error_kinds, key_types, packed_states};
 
 pub type AbiResult<T> = RResult<T, AbiError>;
@@ -128,6 +129,8 @@ pub struct Block<'a> {
     pub(crate) struct_pages: RSlice<'a, u8>,
     pub(crate) struct_page_size: u32,
     pub(crate) flags: u32,
+    /// kernel address of the first `struct page`, 0 if unknown
+    pub(crate) struct_page_address: u64,
 }
 
 /// A batch of pages in PFN order.
@@ -247,6 +250,15 @@ pub struct AbiManifest {
 
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone)]
+pub struct AbiFinding {
+    pub text: RString,
+    pub pages: u64,
+    pub weakens: bool,
+    pub flags: u32,
+}
+
+#[repr(C)]
+#[derive(StableAbi, Debug, Clone)]
 pub struct AbiProbe {
     pub score: u32,
     pub reason: RString,
@@ -358,6 +370,8 @@ pub trait AbiReader: Send + Sync {
 #[sabi_trait]
 pub trait AbiFilter: Send + Sync {
     fn excludes(&self) -> u64;
+    fn findings(&self) -> RVec<AbiFinding>;
+    fn stages(&self) -> u32;
     fn survey(&self, out: AbiSurvey_TO<'_, RMut<'_, ()>>) -> AbiResult<()>;
     fn classify(&self, block: &Block<'_>, verdicts: RSliceMut<'_, Verdict>) -> AbiResult<()>;
     fn inspect(&self, batch: &PageBatch<'_>, verdicts: RSliceMut<'_, Verdict>) -> AbiResult<()>;

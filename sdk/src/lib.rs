@@ -56,7 +56,7 @@
 //!
 //! ## Map
 //! [`page`] extents, verdicts, batches · [`config`] keys and settings · [`machine`] the crashed machine ·
-//! [`error`] errors · [`host`] services of the host · [`testkit`] tests without a host · [`hello`] ABI number ·
+//! [`error`] errors · [`host`] services of the host · [`Kernel`] the crashed kernel · [`linux`] what is known of Linux · [`testkit`] tests without a host · [`hello`] ABI number ·
 //! [`abi`] the stable ABI underneath (nothing an author needs)
 
 pub mod abi;
@@ -65,20 +65,25 @@ pub mod error;
 mod export;
 pub mod hello;
 pub mod host;
+mod kernel;
+pub mod linux;
 pub mod machine;
 mod manifest;
 pub mod page;
+mod prefetch;
 pub mod testkit;
 mod traits;
+mod zero;
 
 pub use config::{Config, Key, KeyType, Value};
 pub use error::{Error, ErrorKind, Result};
 pub use hello::Hello;
 pub use host::{Host, Level, PhysicalMemory, Source};
+pub use kernel::{Folio, KERNEL, Kernel, KernelTable, Mapping};
 pub use machine::{Machine, UtsName, vmcoreinfo_value};
 pub use manifest::{FLAG_ERASES, Kind, Manifest, Stages, codec};
 pub use page::{
     Block, ClassSet, Erase, Extent, ExtentKind, PackBuffer, Packed, PackedBatch, PackedPage, PageBatch, PageContent, PageList, PageState,
     RangeVerdict, Run, Verdict,
 };
-pub use traits::{Compressor, End, Filter, PageSet, PageSets, Plan, Reader, Score, Setup, Sink, Survey, Writer, decompress_each};
+pub use traits::{Compressor, End, Filter, Finding, PageSet, PageSets, Plan, Reader, Score, Setup, Sink, Survey, Writer, decompress_each};

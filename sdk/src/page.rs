@@ -3,6 +3,8 @@
 use crate::abi::ByteSlice;
 pub use crate::abi::{Block, Erase, Extent, ExtentKind, Packed, PackedBatch, PackedPage, PageBatch, PageState, RangeVerdict, Run, Verdict};
 use crate::error::{Error, Result};
+use crate::linux::StructPages;
+pub use crate::zero::is_zero;
 
 impl Verdict {
     /// No opinion; the page is kept unless another filter excludes it.
@@ -160,14 +162,16 @@ impl Run {
 impl<'a> Block<'a> {
     /// A block without `struct page`s.
     pub fn new(first_pfn: u64, pages: u32, page_shift: u32) -> Self {
-        Self { first_pfn, pages, page_shift, struct_pages: [].as_slice().into(), struct_page_size: 0, flags: 0 }
+        Self { first_pfn, pages, page_shift, struct_pages: [].as_slice().into(), struct_page_size: 0, flags: 0, struct_page_address: 0 }
     }
 
-    /// Adds the block's slice of the mem_map: entries of `struct_page_size` bytes, entry 0 for the first PFN.
+    /// Adds the block's slice of the mem_map: entries of `struct_page_size` bytes, entry 0 for the first PFN, which stands
+    /// at kernel address `address`.
     #[must_use]
-    pub fn with_struct_pages(mut self, struct_pages: &'a [u8], struct_page_size: u32) -> Self {
+    pub fn with_struct_pages(mut self, struct_pages: &'a [u8], struct_page_size: u32, address: u64) -> Self {
         self.struct_pages = struct_pages.into();
         self.struct_page_size = struct_page_size;
+        self.struct_page_address = address;
         self
     }
 
@@ -184,6 +188,13 @@ impl<'a> Block<'a> {
     /// log2 of the page size in bytes.
     pub fn page_shift(&self) -> u32 {
         self.page_shift
+    }
+
+    /// The slice of the mem_map for [`crate::linux::PageRules`]; `None` if the kernel model could not find it.
+    pub fn mem_map(&self) -> Option<StructPages<'a>> {
+        let bytes = self.struct_pages.as_slice();
+        let address = Some(self.struct_page_address).filter(|a| *a != 0);
+        (!bytes.is_empty()).then_some(StructPages { bytes, first_pfn: self.first_pfn, address })
     }
 
     /// The `struct page` of each PFN in order; none if the kernel model could not find them.

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Host, Source};
 use crate::machine::Machine;
+use crate::manifest::Stages;
 use crate::page::{Block, ClassSet, Erase, Extent, Packed, PackedBatch, PageBatch, PageState, RangeVerdict, Run, Verdict};
 
 /// What a plugin is made from.
@@ -78,6 +79,17 @@ pub trait Survey {
     fn erase(&mut self, patches: &[Erase]);
 }
 
+/// Something a filter noticed that the user should know, counted over the whole run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// one sentence
+    pub text: String,
+    /// pages it is about, 0 if it is about none
+    pub pages: u64,
+    /// the dump is larger than the profile asked for because of it: the run counts as degraded
+    pub weakens: bool,
+}
+
 /// Decides which pages are kept. Implement the stages that the manifest names.
 ///
 /// Merge rule between filters: what must not be read stays out, keep beats exclude, exclude beats undecided. Order breaks
@@ -93,6 +105,17 @@ pub trait Filter: Send + Sync {
     fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
         let _ = (name, version);
         None
+    }
+
+    /// The stages of its manifest that it takes part in with its settings: one that has nothing to do with pages' bytes
+    /// spares the host to read pages for it.
+    fn stages(&self) -> Stages {
+        Stages(u32::MAX)
+    }
+
+    /// What it noticed; asked for once, when all blocks are classified.
+    fn findings(&self) -> Vec<Finding> {
+        Vec::new()
     }
 
     /// Called once before pages are classified.

@@ -14,7 +14,7 @@ use abi_stable::type_layout::TypeLayout;
 use coresift_sdk::abi::PluginModule_Ref;
 use coresift_sdk::hello::{ABI_MAJOR, ABI_MINOR, SYMBOL};
 use coresift_sdk::host::{PHYSICAL_MEMORY, PhysicalMemoryTable};
-use coresift_sdk::{FLAG_ERASES, Hello, Kind, PageSet, Stages};
+use coresift_sdk::{FLAG_ERASES, Hello, KERNEL, KernelTable, Kind, Mapping, PageSet, Stages};
 
 /// How deep the fields of abi_stable's own types are named: enough to tell `ROption<u32>` from `ROption<u64>`.
 const DEPTH: usize = 3;
@@ -97,6 +97,7 @@ fn numbers() -> String {
         format!("key types {:?}", coresift_sdk::abi::key_types()),
         format!("packed pages {:?}", coresift_sdk::abi::packed_states()),
         format!("interfaces {PHYSICAL_MEMORY:?} {} bytes", size_of::<PhysicalMemoryTable>()),
+        format!("{KERNEL:?} {} bytes, mapping {} bytes", size_of::<KernelTable>(), size_of::<Mapping>()),
     ]
     .join("\n")
         + "\n"

@@ -135,7 +135,7 @@ fn wrong_usage_is_exit_status_2_and_names_the_option() {
     refused(&input, &out, &["--map-size", "4 parsecs"], 2, &["--map-size 4 parsecs", "`map_size`"]);
     refused(&input, &out, &["--limit=-1"], 2, &["--limit -1", "`limit`"]);
     refused(&input, &out, &["--limit", "100KiB"], 1, &["the size limit of 100.0 KiB is reached", "raise --limit"]);
-    refused(&input, &out, &["-d", "31"], 2, &["-d 31", "-d 1"]);
+    refused(&input, &out, &["-d", "32"], 2, &["-d 32", "0 to 31"]);
     refused(&input, Path::new("-"), &[], 2, &["random access"]);
     coresift(["dump".as_ref(), input.as_os_str()]).status(2).says(&["no OUTPUT given"]);
     coresift(["dump"]).status(2);

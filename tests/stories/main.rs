@@ -7,6 +7,7 @@ mod crash;
 mod dump;
 mod incomplete;
 mod input;
+mod levels;
 mod plugins;
 mod profiles;
 mod progress;

@@ -28,6 +28,7 @@ fn the_list_shows_libraries_from_disk() {
     let plugins = list["plugins"].as_array().unwrap();
     for (kind, name) in [
         ("reader", "elf"),
+        ("filter", "linux"),
         ("filter", "zero"),
         ("compressor", "zlib"),
         ("compressor", "libdeflate"),
@@ -99,7 +100,7 @@ fn libraries_that_must_not_be_loaded_are_refused_in_one_line() {
         libs::hello("CORESIFT", major, minor, 1, "garbage")
     );
     let cases = [
-        ("old", libs::hello("CORESIFT", major, minor + 7, 1, "old"), "plugin ABI 0.8, this coresift has 0.1"),
+        ("old", libs::hello("CORESIFT", major, minor + 7, 1, "old"), "plugin ABI 0.9, this coresift has 0.2"),
         ("major", libs::hello("CORESIFT", major + 1, 0, 1, "major"), "plugin ABI 1.0, this coresift has 0.1"),
         ("abort", libs::hello("CORESIFT", major, minor, 0, "abort"), "built with panic=abort"),
         ("magic", libs::hello("SIFTCORE", major, minor, 1, "magic"), "another magic number"),

@@ -67,7 +67,7 @@ fn profiles_extend_each_other_and_a_circle_ends() {
     write("base.toml", "extends = \"small\"\n[engine]\nthreads = 1\n");
     write("top.toml", "extends = \"./base.toml\"\n[compress]\nlevel = 3\n");
     let run = coresift(["profiles".as_ref(), "check".as_ref(), folder.path().join("top.toml").as_os_str()]).status(0);
-    assert!(run.stdout.contains("reader auto, filter zero, compressor libdeflate, writer kdump"), "{}", run.stdout);
+    assert!(run.stdout.contains("reader auto, filter linux, compressor libdeflate, writer kdump"), "{}", run.stdout);
     write("a.toml", "extends = \"./b.toml\"\n");
     write("b.toml", "extends = \"./a.toml\"\n");
     coresift(["profiles".as_ref(), "check".as_ref(), folder.path().join("a.toml").as_os_str()]).status(2).says(&["circle"]);
@@ -95,7 +95,7 @@ fn a_sites_profile_may_extend_the_shipped_one_of_its_name() {
     let folder = scratch();
     std::fs::write(folder.path().join("kdump.toml"), "extends = \"kdump\"\n[engine]\nthreads = 1\n").unwrap();
     let run = coresift_tests::command(["profiles", "check", "kdump"]).env("CORESIFT_PROFILE_PATH", folder.path()).output().unwrap();
-    assert!(String::from_utf8_lossy(&run.stdout).contains("ok: kdump: reader auto, filter zero, compressor lzo"));
+    assert!(String::from_utf8_lossy(&run.stdout).contains("ok: kdump: reader auto, filter linux, compressor lzo"));
 }
 
 #[test]

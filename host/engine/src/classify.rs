@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use coresift_sdk::{Block, Erase, Extent, ExtentKind, RangeVerdict, Run, Stages, Survey, Verdict};
+use coresift_sdk::{Erase, Extent, ExtentKind, RangeVerdict, Run, Stages, Survey, Verdict};
 use rayon::ThreadPool;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::error::Result;
 use crate::image::Image;
 use crate::pack::RunningFilter;
-use crate::pageset::{BLOCK_PAGES, BlockBits, BlockSet, PageSet, set_bits};
+use crate::pageset::{BLOCK_PAGES, BlockBits, BlockSet, PageSet, count_bits, extent_of_bits, set_bits};
 use crate::progress::Progress;
 use crate::report::{Issues, Tally};
+use crate::struct_pages::StructPages;
+use crate::verdicts::BlockVerdicts;
 
 /// What a filter's survey found, sorted so that it can be looked up.
 #[derive(Debug, Default)]
@@ -106,7 +108,7 @@ struct Classed {
     absent: u64,
 }
 
-/// Asks filters for ranges, then classifies every block.
+/// Asks filters for ranges, then classifies every block. `map` is false where the input is to be read, not mapped.
 ///
 /// # Errors
 /// A filter failed that must not fail (it erases secrets, or the profile says `on_failure = "stop"`).
@@ -117,6 +119,7 @@ pub fn classify(
     issues: &Issues,
     progress: &dyn Progress,
     pool: Option<&ThreadPool>,
+    map: bool,
 ) -> Result<Classified> {
     let mut surveys = Vec::with_capacity(filters.len());
     let mut patches = Vec::new();
@@ -133,7 +136,7 @@ pub fn classify(
         found.sort();
         surveys.push(found);
     }
-    let context = Context { image, filters, surveys: &surveys, tally, issues, progress };
+    let context = Context { image, filters, surveys: &surveys, tally, issues, progress, map };
     let numbers: Vec<u64> = block_numbers(&image.extents).into_iter().collect();
     let mut blocks: Vec<Classed> = match pool {
         Some(pool) => pool.install(|| numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>())?,
@@ -161,6 +164,8 @@ struct Context<'a> {
     tally: &'a Tally,
     issues: &'a Issues,
     progress: &'a dyn Progress,
+    /// map the mem_map, do not read it
+    map: bool,
 }
 
 impl Context<'_> {
@@ -196,44 +201,92 @@ impl Context<'_> {
 
     /// Takes the pages out that filters exclude.
     fn exclude(&self, base: u64, has: &mut BlockBits, pinned: &mut BlockBits) -> Result<()> {
-        let mut merged = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
-        let mut said_by = vec![0usize; BLOCK_PAGES as usize];
+        SCRATCH.with_borrow_mut(|scratch| {
+            let outcome = self.judge(base, has, scratch);
+            scratch.struct_pages = StructPages::default();
+            outcome?;
+            let mut counts = self.tally.local();
+            scratch.verdicts.take_out(has, pinned, &mut counts);
+            self.tally.add(&counts);
+            Ok(())
+        })
+    }
+
+    /// Asks every filter and joins their verdicts.
+    fn judge(&self, base: u64, has: &BlockBits, scratch: &mut Scratch) -> Result<()> {
+        let Scratch { struct_pages, verdicts, own } = scratch;
+        verdicts.clear();
+        let mut loaded = false;
         for ((index, filter), survey) in self.filters.iter().enumerate().zip(self.surveys) {
-            let mut own = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
-            for (pages, verdict) in survey.in_block(base) {
+            let classifies = filter.stages.contains(Stages::CLASSIFY);
+            let mut ranges = survey.in_block(base).peekable();
+            if !classifies && ranges.peek().is_none() {
+                continue;
+            }
+            own.clear();
+            own.resize(BLOCK_PAGES as usize, Verdict::UNDECIDED);
+            if classifies {
+                if !loaded {
+                    self.load(base, has, struct_pages, self.map);
+                    loaded = true;
+                }
+                self.ask(filter, base, struct_pages, own)?;
+                if struct_pages.damaged() {
+                    self.load(base, has, struct_pages, false);
+                    own.fill(Verdict::UNDECIDED);
+                    self.ask(filter, base, struct_pages, own)?;
+                }
+            }
+            for (pages, verdict) in ranges {
                 own.get_mut(pages).unwrap_or_default().iter_mut().for_each(|v| *v = v.merge(verdict));
             }
-            if filter.stages.contains(Stages::CLASSIFY) {
-                let block = Block::new(base, BLOCK_PAGES as u32, self.image.machine.page_shift);
-                let mut given = vec![Verdict::UNDECIDED; BLOCK_PAGES as usize];
-                let outcome = filter.filter.classify(&block, &mut given);
-                if filter.check(outcome, &format!("block at PFN {base:#x}"), self.issues)? {
-                    own.iter_mut().zip(given).for_each(|(o, g)| *o = o.merge(g));
-                }
-            }
-            filter.forget_unknown(&mut own, self.issues);
-            for ((m, by), own) in merged.iter_mut().zip(&mut said_by).zip(own) {
-                let joined = m.merge(own);
-                if joined != *m {
-                    (*m, *by) = (joined, index);
-                }
-            }
+            filter.forget_unknown(own, self.issues);
+            verdicts.join(index, own);
         }
-        let mut counts = self.tally.local();
-        for (i, (verdict, by)) in merged.iter().zip(&said_by).enumerate() {
-            let Some(word) = has.get_mut(i / 64) else { break };
-            let bit = 1u64 << (i % 64);
-            if *verdict == Verdict::KEEP {
-                set_bits(pinned, i as u64, i as u64 + 1);
-            }
-            if verdict.excludes() && *word & bit != 0 {
-                *word &= !bit;
-                counts.exclude(*by, *verdict);
-            }
-        }
-        self.tally.add(&counts);
         Ok(())
     }
+
+    /// Brings the `struct page`s of the block's pages into reach, and says which pages have none.
+    fn load(&self, base: u64, has: &BlockBits, struct_pages: &mut StructPages, map: bool) {
+        let Ok(kernel) = &self.image.kernel else { return };
+        let Some((first, pages)) = extent_of_bits(has) else { return };
+        struct_pages.load(self.image, kernel, base + first, pages, map);
+        if struct_pages.count() == pages || kernel.mem_map().is_err() {
+            return;
+        }
+        let without = struct_pages.blocks(base + first, pages, self.image.machine.page_shift).into_iter().filter(|b| b.mem_map().is_none());
+        let lost: u64 = without.map(|b| count_bits(has, b.first_pfn() - base, b.first_pfn() - base + b.pages() as u64)).sum();
+        if lost > 0 {
+            let place = format!("block at PFN {base:#x}");
+            self.issues.add_pages("kernel", &place, "pages without a readable struct page are kept", lost);
+        }
+    }
+
+    /// Lets a filter classify a block, part by part. A part that it fails on stays undecided.
+    fn ask(&self, filter: &RunningFilter, base: u64, struct_pages: &StructPages, own: &mut [Verdict]) -> Result<()> {
+        let blocks = struct_pages.blocks(base, BLOCK_PAGES, self.image.machine.page_shift);
+        for block in blocks {
+            let from = (block.first_pfn() - base) as usize;
+            let Some(part) = own.get_mut(from..from + block.pages()) else { continue };
+            let outcome = filter.filter.classify(&block, part);
+            if !filter.check(outcome, &format!("block at PFN {:#x}", block.first_pfn()), self.issues)? {
+                part.fill(Verdict::UNDECIDED);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a worker keeps from block to block.
+#[derive(Default)]
+struct Scratch {
+    struct_pages: StructPages,
+    verdicts: BlockVerdicts,
+    own: Vec<Verdict>,
+}
+
+thread_local! {
+    static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::default();
 }
 
 /// The part of a run that lies in the block at `base`, as indexes.

@@ -4,20 +4,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use coresift_sdk::{End, PageSet as Which, PageSets, Plan, Run, Setup, Writer};
+use coresift_sdk::{ClassSet, End, PageSet as Which, PageSets, Plan, Run, Setup, Stages, Verdict, Writer};
 
 use crate::batch::Planner;
 use crate::budget;
 use crate::classify::{Classified, classify};
 use crate::error::{Error, Result};
-use crate::image::{Image, open_sources, services};
+use crate::image::{Image, Opening, open_sources};
 use crate::pack::{Packing, RunningFilter};
 use crate::profile::{self, Plugins, Profile};
 use crate::progress::{Phase, Progress};
 use crate::registry::Registry;
 use crate::report::{Issues, Outcome, Pages, Report, Seconds, Tally};
 use crate::scheduler::{self, Writing};
+use crate::services::services;
 use crate::sink::{self, FileSink, Limited, Nothing, Output};
+use crate::vmemmap;
 
 /// Largest window if the profile says nothing: the size at which makedumpfile's authors found mapping /proc/vmcore best.
 pub const MAP_SIZE: u64 = 4 << 20;
@@ -62,7 +64,8 @@ pub fn run_to(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>, make
     if let Some(output) = written.into_iter().find(|o| sources.iter().any(|s| s.is_same_file(o))) {
         return Err(Error::usage(format!("{} is both input and output", output.display())).hint("give another output name"));
     }
-    let image = Arc::new(Image::open(sources, plugins.reader.clone(), registry, progress)?);
+    let opening = Opening { reader: plugins.reader.clone(), vmcoreinfo: job.profile.vmcoreinfo.clone() };
+    let image = Arc::new(Image::open(sources, &opening, registry, progress)?);
     image.machine.warnings.iter().for_each(|w| progress.warn(w));
     Dump { job, plugins, image, progress, started, issues: Issues::default() }.run(make_output)
 }
@@ -110,7 +113,10 @@ impl Dump<'_> {
         let pool = scheduler::pool(budget);
         let clock = Instant::now();
         self.progress.phase(Phase::Classify, self.image.extents.iter().map(|e| e.pages).sum());
-        let classified = classify(&self.image, &filters, &tally, &self.issues, self.progress.as_ref(), pool.as_ref())?;
+        let map = budget.map_size > 0;
+        let mut classified = classify(&self.image, &filters, &tally, &self.issues, self.progress.as_ref(), pool.as_ref(), map)?;
+        self.exclude_mem_map(&mut classified, &filters, &tally);
+        let notes = self.findings(&filters);
         seconds.classify = clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
@@ -122,6 +128,10 @@ impl Dump<'_> {
             compressor: self.plugins.compressor.as_ref(),
             host: &host,
             map_size: budget.map_size,
+            count_only: self.job.output.is_none()
+                && self.plugins.compressor.is_none()
+                && classified.patches.is_empty()
+                && !filters.iter().any(|f| f.stages.contains(Stages::INSPECT)),
             cancel: &cancel,
             tally: &tally,
             issues: &self.issues,
@@ -161,8 +171,49 @@ impl Dump<'_> {
             &classified,
             &tally,
             &filters,
+            notes,
             Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads },
         ))
+    }
+
+    /// Pages of the mem_map go last: whether they are needed depends on every filter.
+    fn exclude_mem_map(&self, classified: &mut Classified, filters: &[RunningFilter], tally: &Tally) {
+        let Some(index) = filters.iter().position(|f| f.filter.excludes().contains(Verdict::MEMMAP)) else { return };
+        match vmemmap::exclude(&self.image, classified) {
+            Ok(pages) => {
+                let mut counts = tally.local();
+                counts.exclude(index, Verdict::MEMMAP, pages);
+                tally.add(&counts);
+            }
+            Err(why) => self.issues.add("kernel", "", &format!("pages of the mem_map are kept: {why}")),
+        }
+    }
+
+    /// What filters noticed: what weakens the dump becomes an issue, the rest is returned.
+    fn findings(&self, filters: &[RunningFilter]) -> Vec<String> {
+        // Without the kernel a filter by class is blind; one that excludes nothing by class does not miss it.
+        let by_class = |f: &RunningFilter| f.filter.excludes().0 & !ClassSet::default().with(Verdict::ZERO).0 != 0;
+        let missing =
+            self.image.kernel.as_ref().err().cloned().or_else(|| self.image.kernel.as_ref().ok()?.mem_map().err().map(str::to_owned));
+        let mut notes = Vec::new();
+        match missing {
+            Some(why) if filters.iter().any(by_class) => {
+                self.issues.add("kernel", "", &format!("{why}; pages are kept whatever their class"))
+            }
+            Some(why) if filters.iter().any(|f| f.stages.contains(Stages::CLASSIFY)) => notes.push(format!("kernel: {why}")),
+            _ => {}
+        }
+        for filter in filters {
+            for finding in filter.filter.findings() {
+                if finding.weakens {
+                    self.issues.add_pages(&filter.title, "", &finding.text, finding.pages.max(1));
+                } else {
+                    let pages = if finding.pages > 0 { format!(" ({} pages)", finding.pages) } else { String::new() };
+                    notes.push(format!("{}: {}{pages}", filter.title, finding.text));
+                }
+            }
+        }
+        notes
     }
 
     fn writer(&self, host: &coresift_sdk::Host) -> Result<Box<dyn Writer>> {
@@ -204,7 +255,7 @@ impl Dump<'_> {
         Error { hint, ..e }
     }
 
-    fn report(&self, classified: &Classified, tally: &Tally, filters: &[RunningFilter], written: Written) -> Report {
+    fn report(&self, classified: &Classified, tally: &Tally, filters: &[RunningFilter], notes: Vec<String>, written: Written) -> Report {
         let classes = tally.classes(filters);
         let of = |zero: bool| classes.iter().filter(|c| (c.class == "zero") == zero).map(|c| c.pages).sum();
         let total = tally.total();
@@ -243,6 +294,7 @@ impl Dump<'_> {
             threads: written.threads,
             peak_memory: budget::peak_memory(),
             issues,
+            notes,
             warnings: self.image.machine.warnings.clone(),
         }
     }

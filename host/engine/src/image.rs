@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use coresift_kernel::Vmcoreinfo;
-use coresift_sdk::abi::{HostServices, ReadPhysical};
-use coresift_sdk::{Config, Extent, ExtentKind, Host, Kind, Machine, PageState, Reader, Score, Setup};
+use coresift_kernel::{Kernel, Vmcoreinfo};
+use coresift_sdk::{Config, Extent, ExtentKind, Kind, Machine, PageState, Reader, Score, Setup, Value};
 
 use crate::error::{Error, Result};
 use crate::profile::Chosen;
 use crate::progress::Progress;
 use crate::registry::{Plugin, Registry};
+use crate::services::services;
 use crate::source::Source;
+use crate::vmcoreinfo;
 
 /// Physical addresses end here: no architecture that Linux runs on has more than 52 bits of them. A damaged header that
 /// claims more would ask for bitmaps of terabytes.
@@ -35,7 +35,18 @@ pub struct Image {
     pub machine: Arc<Machine>,
     /// RAM and where its bytes are: ascending, not overlapping, none empty
     pub extents: Vec<Extent>,
+    /// the crashed kernel, or why it makes no sense
+    pub kernel: std::result::Result<Kernel, String>,
     reader: Box<dyn Reader>,
+}
+
+/// How to open an input.
+#[derive(Debug, Clone, Default)]
+pub struct Opening {
+    /// the reader, if it is not to be the one that knows the input best
+    pub reader: Option<Chosen>,
+    /// a file with VMCOREINFO lines, for what the input's own note leaves out
+    pub vmcoreinfo: Option<PathBuf>,
 }
 
 /// What the readers say of an input.
@@ -123,16 +134,45 @@ fn known_format(sources: &[Arc<Source>]) -> Option<&'static str> {
 }
 
 impl Image {
-    /// Opens an input with the reader chosen, or with the one that knows it best.
+    /// Opens an input with the reader chosen, or with the one that knows it best, and looks for the kernel in it.
     ///
     /// # Errors
     /// No reader knows it, or the reader cannot open it.
-    pub fn open(sources: Vec<Arc<Source>>, reader: Option<Chosen>, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Self> {
-        let (Chosen { plugin, config }, why) = match reader {
-            Some(chosen) => (chosen, "named by the profile".to_owned()),
+    pub fn open(sources: Vec<Arc<Source>>, opening: &Opening, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Self> {
+        let given = opening.vmcoreinfo.as_deref().map(vmcoreinfo::read_file).transpose()?;
+        let (Chosen { plugin, config }, why) = match &opening.reader {
+            Some(chosen) => (chosen.clone(), "named by the profile".to_owned()),
             None => pick(registry, &sources, progress.as_ref())?,
         };
-        Self::open_with(sources, plugin, config, why, progress)
+        let mut image = Self::open_with(sources, plugin.clone(), config, why, progress)?;
+        vmcoreinfo::complete(&mut image, given.as_deref(), progress.as_ref());
+        // The kernel's own page size may only be known now; the reader counts in it.
+        let page_size = image.vmcoreinfo().page_size().filter(|p| p.is_power_of_two() && *p != image.machine.page_size() as u64);
+        if let Some(size) = page_size.and_then(|p| i64::try_from(p).ok()) {
+            let settings =
+                [Value::Size(size.cast_unsigned()), Value::Integer(size)].map(|v| plugin.manifest.configure(&[("page_size", v)]));
+            if let Some(config) = settings.into_iter().find_map(std::result::Result::ok) {
+                let found = image.machine.vmcoreinfo.clone();
+                image = Self::open_with(image.sources, plugin, config, image.why, progress)?;
+                vmcoreinfo::supply(&mut image, found);
+            }
+        }
+        image.find_kernel();
+        Ok(image)
+    }
+
+    /// Looks for the kernel in memory, and takes from it what the reader could not know.
+    fn find_kernel(&mut self) {
+        let shift = self.machine.page_shift;
+        let ram: Vec<_> = self.extents.iter().map(|e| e.first_pfn << shift..e.end_pfn() << shift).collect();
+        self.kernel = Kernel::find(&self.machine, self, &ram);
+        let Ok(kernel) = &self.kernel else { return };
+        let machine = Arc::make_mut(&mut self.machine);
+        machine.warnings.extend(kernel.notes().iter().map(|n| format!("kernel: {n}")));
+        if let Some(names) = kernel.space().utsname() {
+            machine.utsname = names.clone();
+        }
+        machine.phys_base = machine.phys_base.or(kernel.space().phys_base());
     }
 
     fn open_with(
@@ -161,7 +201,8 @@ impl Image {
         machine.warnings.extend(clip(&mut extents, machine.page_shift));
         machine.max_pfn = extents.last().map_or(0, Extent::end_pfn);
         machine.warnings.extend(sources.iter().flat_map(|s| s.warnings.clone()));
-        Ok(Self { sources, plugin, why, machine: Arc::new(machine), extents, reader })
+        let kernel = Err("not looked for".to_owned());
+        Ok(Self { sources, plugin, why, machine: Arc::new(machine), extents, kernel, reader })
     }
 
     /// The VMCOREINFO of the crashed kernel, empty if the input has none.
@@ -199,17 +240,30 @@ impl Image {
 
     /// Reads physical memory; stops at the first page that the input does not have.
     pub fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
-        let page_size = self.machine.page_size();
-        let mut page = vec![0u8; page_size];
+        let (shift, page_size) = (self.machine.page_shift, self.machine.page_size());
         let mut done = 0;
-        while done < buf.len() {
+        while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
             let Some(at) = paddr.checked_add(done as u64) else { break };
-            if !self.read_page(at >> self.machine.page_shift, &mut page) {
+            let Some(extent) = self.extent_of(at >> shift) else { break };
+            let within = at - (extent.first_pfn << shift);
+            if extent.kind == ExtentKind::MAPPED {
+                let left = (extent.pages << shift) - within;
+                let len = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let (Some(room), Some(source)) = (rest.get_mut(..len), self.sources.get(extent.source as usize)) else { break };
+                let n = source.read_up_to(extent.offset + within, room).0;
+                done += n;
+                if n < len {
+                    break;
+                }
+                continue;
+            }
+            let mut page = vec![0u8; page_size];
+            if !self.read_page(at >> shift, &mut page) {
                 break;
             }
             let within = (at & (page_size as u64 - 1)) as usize;
-            let n = (page_size - within).min(buf.len() - done);
-            let (Some(to), Some(from)) = (buf.get_mut(done..done + n), page.get(within..within + n)) else { break };
+            let n = (page_size - within).min(rest.len());
+            let (Some(to), Some(from)) = (rest.get_mut(..n), page.get(within..within + n)) else { break };
             to.copy_from_slice(from);
             done += n;
         }
@@ -251,36 +305,4 @@ fn clip(extents: &mut Vec<Extent>, page_shift: u32) -> Option<String> {
     (gone > 0).then(|| {
         format!("{gone} pages lie beyond {PADDR_BITS} bits of address or 2^36 pages of RAM and are left out: the headers are damaged")
     })
-}
-
-/// The services of the host for one plugin.
-struct Services {
-    progress: Arc<dyn Progress>,
-    image: Option<Arc<Image>>,
-    cancel: Arc<AtomicBool>,
-}
-
-/// Makes the host object for a plugin; with an image, the plugin may read physical memory.
-pub fn services(progress: &Arc<dyn Progress>, image: Option<Arc<Image>>, cancel: &Arc<AtomicBool>) -> Host {
-    Host::new(Arc::new(Services { progress: progress.clone(), image, cancel: cancel.clone() }))
-}
-
-impl ReadPhysical for Image {
-    fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
-        Image::read_physical(self, paddr, buf)
-    }
-}
-
-impl HostServices for Services {
-    fn log(&self, level: u32, message: &str) {
-        if level <= coresift_sdk::Level::Warning as u32 { self.progress.warn(message) } else { self.progress.note(message) }
-    }
-
-    fn cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
-    }
-
-    fn physical_memory(&self) -> Option<&dyn ReadPhysical> {
-        self.image.as_deref().map(|image| image as &dyn ReadPhysical)
-    }
 }

@@ -7,7 +7,7 @@ use coresift_sdk::{Extent, ExtentKind};
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::image::{Image, candidates, open_sources};
+use crate::image::{Image, Opening, candidates, open_sources};
 use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::size::{grouped, human};
@@ -86,7 +86,7 @@ pub struct Info {
 pub fn info(inputs: &[PathBuf], registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Info> {
     let sources = open_sources(inputs, progress.as_ref())?;
     let others = candidates(registry, &sources);
-    let image = Image::open(sources, None, registry, progress)?;
+    let image = Image::open(sources, &Opening::default(), registry, progress)?;
     let other_readers = others
         .iter()
         .filter(|(plugin, _)| plugin.manifest.name != image.plugin.manifest.name)

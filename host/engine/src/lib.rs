@@ -2,8 +2,8 @@
 //!
 //! Reads a vmcore through plugins and writes a dump. Data goes one way, and each stage is one module:
 //!
-//! [`source`] (bytes of a file) → a reader plugin → [`image`] (pages and where they are) → [`classify`] (verdicts per
-//! block) → [`batch`], [`load`], [`pack`] (pages in batches: read, filtered, compressed, in parallel) → [`scheduler`]
+//! [`source`] (bytes of a file) → a reader plugin → [`image`] (pages and where they are, and the kernel among them) →
+//! [`classify`] (verdicts per block) → [`batch`], [`load`], [`pack`] (pages in batches: read, filtered, compressed, in parallel) → [`scheduler`]
 //! (back into PFN order) → a writer plugin → [`sink`] (the output file).
 //!
 //! Around it: [`registry`] finds plugins, [`profile`] chooses them, [`dump`] runs the whole, [`info`] only looks,
@@ -24,9 +24,14 @@ pub mod progress;
 pub mod registry;
 pub mod report;
 pub mod scheduler;
+mod services;
 pub mod sink;
 pub mod size;
 pub mod source;
+mod struct_pages;
+mod verdicts;
+mod vmcoreinfo;
+mod vmemmap;
 pub mod window;
 
 pub use error::{Error, Exit, Result, plain};

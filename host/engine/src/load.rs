@@ -64,6 +64,16 @@ impl Loaded {
         }
     }
 
+    /// Stands in for a batch whose bytes nobody will look at: every page is the same page of zeros.
+    pub fn stand_in(&mut self, plan: &BatchPlan, page_size: usize) {
+        self.clear();
+        self.page_size = page_size;
+        let spot = if self.buffer.lend(page_size).is_ok() { Spot::Buffer { at: 0 } } else { Spot::Missing };
+        for piece in &plan.pieces {
+            (piece.run.first_pfn..piece.run.end_pfn()).for_each(|pfn| self.push(pfn, spot));
+        }
+    }
+
     /// Gives windows back; buffers stay.
     pub fn clear(&mut self) {
         self.pfns.clear();

@@ -24,6 +24,8 @@ pub struct RunningFilter {
     /// names of its own page classes
     pub classes: Vec<String>,
     on_failure: OnFailure,
+    /// by number: verdicts that mean something
+    known: [bool; 256],
 }
 
 impl RunningFilter {
@@ -37,8 +39,14 @@ impl RunningFilter {
         let title = plugin.title();
         match plugin.library.filter(setup) {
             Ok(filter) => {
-                let (stages, classes) = (plugin.manifest.stages, plugin.manifest.classes.clone());
-                Ok(Some(Self { title, filter, stages, classes, on_failure: chosen.on_failure }))
+                let stages = Stages(plugin.manifest.stages.0 & filter.stages().0);
+                let classes = plugin.manifest.classes.clone();
+                let mut running = Self { title, filter, stages, classes, on_failure: chosen.on_failure, known: [true; 256] };
+                for verdict in (0..=u8::MAX).map(Verdict) {
+                    let known = !verdict.excludes() || running.class_name(verdict).is_some();
+                    running.known.iter_mut().skip(usize::from(verdict.0)).take(1).for_each(|k| *k = known);
+                }
+                Ok(Some(running))
             }
             Err(e) if chosen.on_failure == OnFailure::Keep && e.kind != ErrorKind::Config => {
                 issues.add(&title, "the whole run", &e.to_string());
@@ -69,12 +77,20 @@ impl RunningFilter {
     /// Makes verdicts undecided that mean nothing: a number that nobody declared excludes nothing.
     pub fn forget_unknown(&self, verdicts: &mut [Verdict], issues: &Issues) {
         let mut unknown = None;
-        for verdict in verdicts.iter_mut().filter(|v| v.excludes() && self.class_name(**v).is_none()) {
+        // A loop without branches first: hardly any filter ever errs, and few have classes of their own.
+        let highest = verdicts.iter().fold(0, |highest, v| v.0.max(highest));
+        let all_known = highest <= Verdict::MEMMAP.0 || verdicts.iter().all(|v| self.known(*v));
+        for verdict in verdicts.iter_mut().filter(|v| !all_known && !self.known(**v)) {
             unknown = Some(std::mem::take(verdict));
         }
         if let Some(verdict) = unknown {
             issues.add(&self.title, "", &format!("gave the unknown verdict {}; such pages are kept", verdict.0));
         }
+    }
+
+    /// True for a verdict that excludes nothing or whose class has a name.
+    fn known(&self, verdict: Verdict) -> bool {
+        self.known.get(usize::from(verdict.0)).copied().unwrap_or(false)
     }
 
     /// Name of the class of a verdict.
@@ -110,6 +126,8 @@ pub struct Packing<'a> {
     pub host: &'a Host,
     /// largest window, 0 = read
     pub map_size: usize,
+    /// a dry run without compression and without a filter that looks at bytes: pages need not be read
+    pub count_only: bool,
     /// set when the run is to end: what plugins see as cancelled
     pub cancel: &'a AtomicBool,
     /// counts
@@ -179,7 +197,11 @@ impl Worker {
 
     fn attempt(&mut self, batch: &mut Batch, packing: &Packing<'_>, map_size: usize) -> Result<()> {
         let issues = Issues::default();
-        batch.loaded.load(&batch.plan, packing.image, map_size, &issues);
+        if packing.count_only {
+            batch.loaded.stand_in(&batch.plan, packing.image.machine.page_size());
+        } else {
+            batch.loaded.load(&batch.plan, packing.image, map_size, &issues);
+        }
         batch.erase(packing);
         batch.inspect(packing, &issues)?;
         self.compress(batch, packing, &issues)?;
@@ -331,8 +353,8 @@ impl Batch {
         for (outcome, (verdict, by)) in outcomes.iter().zip(self.said.get(pages).unwrap_or_default()) {
             match outcome {
                 Outcome::Raw | Outcome::Packed(_) => counts.stored += 1,
-                Outcome::Zero => counts.exclude(*by, *verdict),
-                Outcome::Gone if verdict.excludes() => counts.exclude(*by, *verdict),
+                Outcome::Zero => counts.exclude(*by, *verdict, 1),
+                Outcome::Gone if verdict.excludes() => counts.exclude(*by, *verdict, 1),
                 Outcome::Gone => counts.lost += 1,
             }
         }

@@ -52,6 +52,21 @@ pub fn set_bits(bits: &mut BlockBits, from: u64, to: u64) {
     }
 }
 
+/// Number of set bits among `from..to` of a block.
+pub fn count_bits(bits: &BlockBits, from: u64, to: u64) -> u64 {
+    let mut counted: BlockBits = [0; _];
+    set_bits(&mut counted, from, to);
+    bits.iter().zip(&counted).map(|(b, c)| u64::from((b & c).count_ones())).sum()
+}
+
+/// The first set bit of a block, and the pages from it to the last one.
+pub fn extent_of_bits(bits: &BlockBits) -> Option<(u64, u64)> {
+    let bit = |word: usize, within: u32| word as u64 * 64 + u64::from(within);
+    let first = bits.iter().enumerate().find(|(_, w)| **w != 0).map(|(i, w)| bit(i, w.trailing_zeros()))?;
+    let last = bits.iter().enumerate().rfind(|(_, w)| **w != 0).map(|(i, w)| bit(i, 63 - w.leading_zeros()))?;
+    Some((first, last - first + 1))
+}
+
 /// The first run of set bits at or behind `from`, as `(start, end)`.
 fn next_run_of_bits(bits: &BlockBits, from: u64) -> Option<(u64, u64)> {
     let find = |from: u64, invert: u64| -> u64 {
@@ -86,6 +101,17 @@ impl BlockSet {
             [ShortRun { first: 0, more }] if u64::from(*more) == BLOCK_PAGES - 1 => Self::All,
             _ => Self::Runs(RunList(runs.into())),
         }
+    }
+
+    /// The same as bits.
+    fn bits(&self) -> BlockBits {
+        let mut bits: BlockBits = [0; _];
+        let mut at = 0;
+        while let Some((start, end)) = self.next_run(at) {
+            set_bits(&mut bits, start, end);
+            at = end;
+        }
+        bits
     }
 
     /// The first run at or behind `from`, as `(start, end)` within the block.
@@ -124,6 +150,37 @@ impl PageSet {
     /// The set of these blocks; block numbers must ascend.
     pub fn from_blocks(blocks: impl IntoIterator<Item = (u64, BlockSet)>) -> Self {
         Self { blocks: blocks.into_iter().filter(|(_, b)| *b != BlockSet::None).collect() }
+    }
+
+    /// Takes pages out; the runs ascend. Returns how many were in the set.
+    pub fn remove(&mut self, runs: &[Run]) -> u64 {
+        let mut removed = 0;
+        for (number, block) in &mut self.blocks {
+            let (base, end) = (*number << BLOCK_SHIFT, (*number + 1) << BLOCK_SHIFT);
+            let from = runs.partition_point(|r| r.end_pfn() <= base);
+            let mut near = runs.get(from..).unwrap_or_default().iter().take_while(|r| r.first_pfn < end).peekable();
+            if near.peek().is_none() {
+                continue;
+            }
+            let mut gone: BlockBits = [0; _];
+            for run in near {
+                set_bits(&mut gone, run.first_pfn.max(base) - base, run.end_pfn().min(end) - base);
+            }
+            let mut bits = block.bits();
+            bits.iter_mut().zip(&gone).for_each(|(b, g)| {
+                removed += u64::from((*b & g).count_ones());
+                *b &= !g;
+            });
+            *block = BlockSet::from_bits(&bits);
+        }
+        self.blocks.retain(|(_, b)| *b != BlockSet::None);
+        removed
+    }
+
+    /// The bits of a block by its number.
+    pub fn block_bits(&self, number: u64) -> BlockBits {
+        let found = self.blocks.binary_search_by_key(&number, |(n, _)| *n).ok().and_then(|i| self.blocks.get(i));
+        found.map_or([0; _], |(_, block)| block.bits())
     }
 
     /// Number of pages.

@@ -6,6 +6,8 @@
 pub enum Phase {
     /// a compressed input becomes a file; counted in bytes, total unknown
     Unpack,
+    /// VMCOREINFO is looked for in memory; counted in pages
+    Search,
     /// verdicts per block; counted in pages
     Classify,
     /// pages are read, filtered, compressed and written; counted in pages
@@ -19,6 +21,7 @@ impl Phase {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unpack => "unpacking the input",
+            Self::Search => "searching for VMCOREINFO",
             Self::Classify => "classifying pages",
             Self::Copy => "copying pages",
             Self::Sync => "writing to disk",

@@ -25,10 +25,10 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// One page more that a filter excluded.
-    pub fn exclude(&mut self, filter: usize, verdict: Verdict) {
+    /// Pages more that a filter excluded.
+    pub fn exclude(&mut self, filter: usize, verdict: Verdict, pages: u64) {
         if let Some(n) = self.excluded.get_mut(filter).and_then(|f| f.get_mut(usize::from(verdict.0))) {
-            *n += 1;
+            *n += pages;
         }
     }
 }
@@ -104,18 +104,23 @@ pub struct Issues(Mutex<Vec<Issue>>);
 impl Issues {
     /// Notes a problem.
     pub fn add(&self, who: &str, place: &str, what: &str) {
+        self.add_pages(who, place, what, 1);
+    }
+
+    /// Notes a problem of so many pages.
+    pub fn add_pages(&self, who: &str, place: &str, what: &str, count: u64) {
         let mut issues = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(issue) = issues.iter_mut().find(|i| i.who == who && i.what == what) {
-            issue.count += 1;
+            issue.count += count;
         } else if issues.len() < ISSUES_MAX {
-            issues.push(Issue { who: who.to_owned(), first: place.to_owned(), what: what.to_owned(), count: 1 });
+            issues.push(Issue { who: who.to_owned(), first: place.to_owned(), what: what.to_owned(), count });
         }
     }
 
     /// Adds what was collected elsewhere.
     pub fn absorb(&self, other: &Issues) {
         for issue in other.list() {
-            (0..issue.count).for_each(|_| self.add(&issue.who, &issue.first, &issue.what));
+            self.add_pages(&issue.who, &issue.first, &issue.what, issue.count);
         }
     }
 
@@ -217,6 +222,8 @@ pub struct Report {
     pub peak_memory: u64,
     /// what weakened the run
     pub issues: Vec<Issue>,
+    /// what filters noticed and weakens nothing
+    pub notes: Vec<String>,
     /// oddities of the input
     pub warnings: Vec<String>,
 }
@@ -258,6 +265,9 @@ impl Report {
         ));
         for warning in &self.warnings {
             out.push_str(&format!("  input: {warning}\n"));
+        }
+        for note in &self.notes {
+            out.push_str(&format!("  note: {note}\n"));
         }
         for issue in &self.issues {
             let place = if issue.first.is_empty() { String::new() } else { format!(" ({})", issue.first) };

@@ -8,8 +8,19 @@
 //!
 //! | module | reads |
 //! |---|---|
-//! | [`vmcoreinfo`] | VMCOREINFO: the text by which a kernel tells dump tools its layout |
+//! | [`Vmcoreinfo`] | VMCOREINFO: the text by which a kernel tells dump tools its layout (lives in the SDK) |
 
-pub mod vmcoreinfo;
+pub mod arch;
+mod kernel;
+pub mod memmap;
+mod memory;
+pub mod paging;
+pub mod space;
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)] // a test that cannot go on fails
+mod testing;
 
-pub use vmcoreinfo::Vmcoreinfo;
+pub use coresift_sdk::linux::Vmcoreinfo;
+pub use kernel::{Kernel, Span};
+pub use memory::{Memory, read_all};
+pub use space::AddressSpace;

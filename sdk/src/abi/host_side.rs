@@ -139,6 +139,13 @@ impl Filter for FilterIn {
     fn excludes(&self) -> crate::ClassSet {
         crate::ClassSet(self.0.excludes())
     }
+    fn stages(&self) -> crate::Stages {
+        crate::Stages(self.0.stages())
+    }
+    fn findings(&self) -> Vec<crate::Finding> {
+        let found = self.0.findings().into_iter();
+        found.map(|f| crate::Finding { text: f.text.into_string(), pages: f.pages, weakens: f.weakens }).collect()
+    }
     fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
         self.0.interface(name.into(), version).into_option()
     }

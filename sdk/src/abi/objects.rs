@@ -7,6 +7,7 @@ use super::values::safe;
 use super::*;
 use crate::error::{Error, Result};
 use crate::host::{PHYSICAL_MEMORY, PhysicalMemoryTable};
+use crate::kernel::KERNEL;
 use crate::traits::{PageSet, PageSets, Sink, Survey};
 
 /// Bytes of an input; the engine and the test kit implement it.
@@ -32,6 +33,10 @@ pub trait HostServices: Send + Sync {
     fn physical_memory(&self) -> Option<&dyn ReadPhysical> {
         None
     }
+    /// The crashed kernel, if it can be made sense of. Asked for once a filter; finding it may take long the first time.
+    fn kernel(&self) -> Option<&dyn KernelView> {
+        None
+    }
     /// Another interface of exactly this version.
     fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
         let _ = (name, version);
@@ -43,6 +48,20 @@ pub trait HostServices: Send + Sync {
 pub trait ReadPhysical: Send + Sync {
     /// Reads at a physical address; returns how many bytes could be read from the start.
     fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize;
+}
+
+/// The crashed kernel, see [`crate::Kernel`].
+pub trait KernelView: Send + Sync {
+    /// Address of a symbol.
+    fn symbol(&self, name: &str) -> Option<u64>;
+    /// Where a kernel address leads.
+    fn translate(&self, vaddr: u64) -> Option<crate::Mapping>;
+    /// Reads at a kernel address; returns how many bytes could be read from the start.
+    fn read(&self, vaddr: u64, buf: &mut [u8]) -> usize;
+    /// Address of the `struct page` of a PFN.
+    fn struct_page(&self, pfn: u64) -> Option<u64>;
+    /// PFN of a `struct page` by its address.
+    fn pfn(&self, struct_page: u64) -> Option<u64>;
 }
 
 // ---------------------------------------------------------------- sources
@@ -96,6 +115,10 @@ impl AbiHost for HostOut {
         contain(|| self.0.cancelled()).unwrap_or_default()
     }
     fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface> {
+        if (name.as_str(), version) == KERNEL {
+            let offered = contain(|| self.0.kernel().is_some()).unwrap_or_default();
+            return offered.then(|| kernel_out::interface(self)).into();
+        }
         if (name.as_str(), version) != PHYSICAL_MEMORY {
             return contain(|| self.0.interface(name.as_str(), version)).unwrap_or_default().into();
         }

@@ -113,6 +113,13 @@ impl AbiFilter for FilterGuard {
     fn excludes(&self) -> u64 {
         contain(|| self.0.excludes().0).unwrap_or_default()
     }
+    fn stages(&self) -> u32 {
+        contain(|| self.0.stages().0).unwrap_or(u32::MAX)
+    }
+    fn findings(&self) -> RVec<AbiFinding> {
+        let found = contain(|| self.0.findings()).unwrap_or_default();
+        found.into_iter().map(|f| AbiFinding { text: f.text.into(), pages: f.pages, weakens: f.weakens, flags: 0 }).collect()
+    }
     fn survey(&self, out: AbiSurvey_TO<'_, RMut<'_, ()>>) -> AbiResult<()> {
         guard("survey", || self.0.survey(&mut SurveyIn(out)))
     }

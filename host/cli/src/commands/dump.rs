@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use coresift_engine::dump::{self, Job};
-use coresift_engine::profile::{self, FilterUse, Node, Origin, Profile, Setting, Tree, Use, Value};
+use coresift_engine::profile::{self, FilterUse, Node, OnFailure, Origin, Profile, Setting, Tree, Use, Value};
 use coresift_engine::progress::Progress;
 use coresift_engine::report::{Outcome, Report};
 use coresift_engine::{Error, Result};
@@ -18,9 +18,10 @@ coresift dump [OPTIONS] INPUT... OUTPUT
 
 const EXAMPLES: &str = "\
 Examples:
-  coresift dump /proc/vmcore /var/crash/vmcore          profile kdump: LZO, zero pages out
+  coresift dump /proc/vmcore /var/crash/vmcore          profile kdump: LZO, only what the kernel itself needs
   coresift dump vmcore out --profile small              the smallest dump
   coresift dump vmcore out --compress zstd:3            another codec and level for this once
+  coresift dump vmcore out -d 17                        without zero and free pages, with caches and user memory
   coresift dump vmcore.zst out -d 0 --threads 1         every page, one thread, from a compressed file
   coresift dump vmcore --dry-run --json                 how large would it be?
 
@@ -38,7 +39,8 @@ pub struct Args {
     /// Profile by name or file
     #[arg(long, value_name = "PROFILE", default_value = profile::DEFAULT)]
     profile: String,
-    /// Dump level as makedumpfile's: 0 = every page, 1 = without zero pages
+    /// Dump level as makedumpfile's, the sum of what to leave out: 1 zero pages, 2 page cache, 4 all page cache,
+    /// 8 user memory, 16 free memory
     #[arg(short = 'd', long = "dump-level", value_name = "LEVEL")]
     level: Option<u32>,
     /// Compressor and level, e.g. lzo, zlib:6, zstd:3, none
@@ -47,6 +49,9 @@ pub struct Args {
     /// Output format
     #[arg(long, value_name = "NAME")]
     writer: Option<String>,
+    /// File with VMCOREINFO lines (makedumpfile -g), for an input that has none
+    #[arg(long, value_name = "FILE")]
+    vmcoreinfo: Option<String>,
     /// Worker threads: a number or auto; never more than CPUs
     #[arg(long, value_name = "N")]
     threads: Option<String>,
@@ -119,6 +124,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
     }
     let options = [
         ("--writer", "output.writer", args.writer.as_ref()),
+        ("--vmcoreinfo", "input.vmcoreinfo", args.vmcoreinfo.as_ref()),
         ("--threads", "engine.threads", args.threads.as_ref()),
         ("--map-size", "engine.map_size", args.map_size.as_ref()),
         ("--limit", "output.limit", args.limit.as_ref()),
@@ -150,19 +156,25 @@ fn compressor(argument: &str) -> Result<Setting> {
     Ok(Setting::option(&option, "compress", Value::Table(table)))
 }
 
-/// Puts the zero filter in or takes it out; other filters of the profile stay.
+/// Largest dump level: all five bits.
+const LEVEL_MAX: u32 = 31;
+
+/// Gives the filter `linux` this level, and takes out what the profile excludes by itself of the same classes: the filter
+/// `zero`. Other filters of the profile stay.
 fn set_level(profile: &mut Profile, level: u32) -> Result<()> {
-    let is_zero = |f: &FilterUse| f.plugin.plugin == "zero";
-    match level {
-        0 => profile.filters.retain(|f| !is_zero(f)),
-        1 if profile.filters.iter().any(is_zero) => {}
-        1 => {
-            let plugin = Use { plugin: "zero".into(), origin: Some(Origin::Option("-d 1".into())), settings: Tree::default() };
-            profile.filters.insert(0, FilterUse { plugin, on_failure: None });
-        }
-        _ => {
-            let message = format!("-d {level}: this version knows dump levels 0 and 1");
-            return Err(Error::usage(message).hint("use -d 1: it drops zero pages and keeps everything else"));
+    if level > LEVEL_MAX {
+        let hint = "add up what to leave out: 1 zero pages, 2 cache, 4 all cache, 8 user, 16 free; -d 31 is all";
+        return Err(Error::usage(format!("-d {level}: dump levels go from 0 to {LEVEL_MAX}")).hint(hint));
+    }
+    let origin = Origin::Option(format!("-d {level}"));
+    profile.filters.retain(|f| f.plugin.plugin != "zero");
+    let mut settings = Tree::default();
+    settings.0.insert("level".into(), Node { value: Value::Integer(level.into()), origin: origin.clone() });
+    match profile.filters.iter_mut().find(|f| f.plugin.plugin == "linux") {
+        Some(linux) => linux.plugin.settings = settings,
+        None => {
+            let plugin = Use { plugin: "linux".into(), origin: Some(origin), settings };
+            profile.filters.insert(0, FilterUse { plugin, on_failure: Some(OnFailure::Keep) });
         }
     }
     Ok(())

@@ -64,6 +64,8 @@ pub struct Profile {
     pub description: String,
     /// reader, or `auto`
     pub reader: Use,
+    /// file with VMCOREINFO lines, for what the input does not say
+    pub vmcoreinfo: Option<std::path::PathBuf>,
     /// worker threads
     pub threads: Threads,
     /// largest piece of the input that is mapped at once, in bytes; 0 = read(2)
@@ -168,7 +170,7 @@ impl Section {
 pub(super) fn profile(name: &str, tree: Tree) -> Result<Profile> {
     let mut top = Section::new("", tree);
     let description = top.text("description")?.map(|d| d.0).unwrap_or_default();
-    let input = top.table("input")?;
+    let mut input = top.table("input")?;
     let mut engine = top.table("engine")?;
     let filters = top.take("filter");
     let mut compress = top.table("compress")?;
@@ -176,6 +178,7 @@ pub(super) fn profile(name: &str, tree: Tree) -> Result<Profile> {
     let mut report = top.table("report")?;
     top.end()?;
 
+    let vmcoreinfo = input.text("vmcoreinfo")?.map(|(path, _)| path.into());
     let threads = threads(&mut engine)?;
     let map_size = usize::try_from(engine.size("map_size")?.unwrap_or(crate::dump::MAP_SIZE)).unwrap_or(usize::MAX);
     let memory = engine.size("memory")?;
@@ -193,6 +196,7 @@ pub(super) fn profile(name: &str, tree: Tree) -> Result<Profile> {
         name: name.to_owned(),
         description,
         reader: input.plugin("reader", "auto")?,
+        vmcoreinfo,
         threads,
         map_size,
         memory,

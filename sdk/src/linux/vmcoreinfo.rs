@@ -7,7 +7,7 @@
 //! The text is small (one page of memory, some 150 lines) and asked for some hundred values a run: it stays a text that
 //! is searched, an index would not pay.
 
-use coresift_sdk::vmcoreinfo_value;
+use crate::machine::vmcoreinfo_value;
 
 /// Longest text that is looked at. Kernels give it one page, at most 256 KiB; a note may claim anything.
 const MAX_BYTES: usize = 1 << 20;
