@@ -63,7 +63,7 @@ fn a_compressor_that_fails_or_lies_costs_space_and_never_a_page() {
         ("panic-drop", 0, ""),
     ] {
         let set = format!("compress.mode={mode}");
-        let args = ["dump", "--json", "--force", "--strict-exit", "--compress", "unruly", "--set", &set];
+        let args = ["dump", "--json", "--force", "--strict-exit", "-d", "1", "--compress", "unruly", "--set", &set];
         let report = coresift(args.iter().map(AsRef::as_ref).chain([input.as_os_str(), out.as_os_str()])).status(status).json();
         assert!(report["issues"].to_string().contains(what), "{mode}: {report}");
         peers::same_pages(&input, &out, 0);

@@ -16,7 +16,7 @@ use coresift_tests::vmcores::{KDUMP_6_1, vmlinux_6_1};
 use coresift_tests::{built, command, coresift, peer, peers, scratch};
 
 fn args(output: &Path, extra: &[&str]) -> Vec<OsString> {
-    let mut args: Vec<OsString> = vec!["dump".into(), KDUMP_6_1.path().into(), output.into()];
+    let mut args: Vec<OsString> = vec!["dump".into(), "-d".into(), "1".into(), KDUMP_6_1.path().into(), output.into()];
     args.extend(extra.iter().map(OsString::from));
     args
 }

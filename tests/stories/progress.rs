@@ -7,7 +7,7 @@ use coresift_tests::{Run, coresift, scratch};
 fn dump(mode: &str) -> Run {
     let folder = scratch();
     let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
-    let args = ["dump", "--json", "--compress", "libdeflate:9", "--progress", mode];
+    let args = ["dump", "--json", "-d", "1", "--compress", "libdeflate:9", "--progress", mode];
     coresift(args.iter().map(AsRef::as_ref).chain([input.as_os_str(), out.as_os_str()])).status(0)
 }
 
@@ -22,7 +22,7 @@ fn that_nobody_hears_it_does_not_cost_the_dump() {
     let (input, full) = (KDUMP_6_1.path(), std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
     for mode in ["auto", "lines", "json"] {
         let out = folder.path().join(mode);
-        let args = ["dump".as_ref(), "--progress".as_ref(), mode.as_ref(), input.as_os_str(), out.as_os_str()];
+        let args = ["dump".as_ref(), "-d".as_ref(), "1".as_ref(), "--progress".as_ref(), mode.as_ref(), input.as_os_str(), out.as_os_str()];
         let run = coresift_tests::command(args).stderr(full.try_clone().unwrap()).output().unwrap();
         assert!(run.status.success(), "{mode}: {:?}", run.status);
         coresift_tests::peers::same_pages(&input, &out, 0);

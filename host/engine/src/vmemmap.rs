@@ -66,7 +66,7 @@ impl Excluded {
             let word = |bits: &BlockBits| bits.get((at / 64) as usize).copied().unwrap_or(0) >> (at % 64);
             word(&self.ram) & !word(&self.dumped) & 1 == 1
         };
-        let whole_word = low % 64 == 0 && high == low + 63;
+        let whole_word = low.is_multiple_of(64) && high == low + 63;
         if whole_word {
             let at = ((low - self.base) / 64) as usize;
             return self.ram.get(at) == Some(&u64::MAX) && self.dumped.get(at) == Some(&0);
