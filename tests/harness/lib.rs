@@ -6,9 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+pub mod inside;
 pub mod kdump;
 pub mod libs;
 pub mod peers;
+pub mod synth;
 pub mod vmcores;
 
 /// Folder of the built command and plugins: that of the running test's profile.

@@ -3,11 +3,14 @@
 
 mod bad_input;
 mod containment;
+mod corruption;
 mod crash;
 mod dump;
 mod incomplete;
 mod input;
+mod layouts;
 mod levels;
 mod plugins;
 mod profiles;
 mod progress;
+mod vmcoreinfo;

@@ -50,7 +50,16 @@ fn without_one_compressors_file_only_that_codec_is_missing() {
     std::fs::remove_file(folder.path().join("libcompressor_zstd.so")).unwrap();
     let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
     let dump = |codec: &str, extra: &[&str]| {
-        let args = ["dump".as_ref(), "-d".as_ref(), "1".as_ref(), "--force".as_ref(), "--compress".as_ref(), codec.as_ref(), input.as_os_str(), out.as_os_str()];
+        let args = [
+            "dump".as_ref(),
+            "-d".as_ref(),
+            "1".as_ref(),
+            "--force".as_ref(),
+            "--compress".as_ref(),
+            codec.as_ref(),
+            input.as_os_str(),
+            out.as_os_str(),
+        ];
         run_in(folder.path(), &args.into_iter().chain(extra.iter().map(AsRef::as_ref)).collect::<Vec<_>>())
     };
     // With the profile's fallback there is a dump, and a warning; without one there is none.
@@ -74,7 +83,8 @@ fn a_profile_falls_back_to_its_next_codec_and_says_so() {
     copy_of_build(folder.path());
     std::fs::remove_file(folder.path().join("libcompressor_lzo.so")).unwrap();
     let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
-    let (status, report, said) = run_in(folder.path(), &["dump".as_ref(), "-d".as_ref(), "1".as_ref(), "--json".as_ref(), input.as_ref(), out.as_ref()]);
+    let (status, report, said) =
+        run_in(folder.path(), &["dump".as_ref(), "-d".as_ref(), "1".as_ref(), "--json".as_ref(), input.as_ref(), out.as_ref()]);
     assert_eq!(status, 0, "{said}");
     assert!(said.contains("warning: compressor zlib is used instead: ") && said.contains("compressor `lzo` not found"), "{said}");
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();

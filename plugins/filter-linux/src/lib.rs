@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use coresift_sdk::linux::{Contradiction, Judgement, PageRules, StructPages};
 use coresift_sdk::page::is_zero;
-use coresift_sdk::{Block, ClassSet, Filter, Finding, Kernel, Key, Manifest, PageBatch, Result, Run, Setup, Stages, Survey, Verdict};
+use coresift_sdk::{
+    Block, ClassSet, Error, Filter, Finding, Kernel, Key, Manifest, PageBatch, Result, Run, Setup, Stages, Survey, Verdict,
+};
 
 mod free_lists;
 mod protect;
@@ -16,6 +18,9 @@ mod protect;
 /// Classes that a profile may name.
 const CLASSES: [Verdict; 6] = [Verdict::ZERO, Verdict::CACHE, Verdict::PRIVATE_CACHE, Verdict::USER, Verdict::FREE, Verdict::MEMMAP];
 
+/// A block is not believed if more struct pages than this, and one of so many, contradict themselves.
+const ABSURD_FROM: u64 = 32;
+const ABSURD_SHARE: u64 = 512;
 /// Fewer pages than this may well have none that is free.
 const SUSPICIOUS_FROM: u64 = 16 << 10;
 
@@ -159,6 +164,7 @@ impl Filter for Linux {
                 apply(&judged, wanted, verdicts_of_rest.get(i..).unwrap_or_default())
             },
         );
+        counts.check(block)?;
         self.rescue(block, verdicts);
         self.examined.fetch_add(block.pages() as u64, Relaxed);
         self.free.fetch_add(counts.free, Relaxed);
@@ -188,6 +194,17 @@ struct Counts {
 }
 
 impl Counts {
+    /// Damage hits a few struct pages; when many contradict themselves, something else is read for them (a page-table entry
+    /// that leads astray, a kernel with another layout), and what the rest says is worth nothing.
+    fn check(&self, block: &Block<'_>) -> Result<()> {
+        let contradicted: u64 = self.contradicted.iter().sum();
+        if contradicted <= ABSURD_FROM + block.pages() as u64 / ABSURD_SHARE {
+            return Ok(());
+        }
+        let message = format!("{contradicted} of {} struct pages contradict themselves: they are not believed", block.pages());
+        Err(Error::format(message).at_pfn(block.first_pfn()))
+    }
+
     fn look(&mut self, judged: &Judgement) {
         if judged.class == Verdict::FREE {
             self.free += 1 << judged.order;

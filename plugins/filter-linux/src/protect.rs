@@ -5,6 +5,9 @@ use coresift_sdk::{Kernel, Machine, Mapping, Run};
 
 /// Longest kernel text: KERNEL_IMAGE_SIZE of x86_64 is 1 GiB at most.
 const TEXT_MAX: u64 = 1 << 30;
+/// Mappings in a row that are no text before the text is believed to end, and how far a missing one reaches.
+const GAPS_MAX: u32 = 3;
+const GAP: u64 = 2 << 20;
 /// Longest piece of the log: log_buf_len=2G is refused by the kernel, 1 GiB is the largest power of two below.
 const LOG_MAX: u64 = 1 << 30;
 
@@ -58,11 +61,11 @@ struct Collected<'a> {
 }
 
 impl Collected<'_> {
-    /// Adds a range of kernel addresses, as far as `take` accepts its mappings.
-    fn add(&mut self, address: u64, len: u64, take: impl Fn(&Mapping) -> bool) {
+    /// Adds a range of kernel addresses, as far as it is mapped.
+    fn add(&mut self, address: u64, len: u64) {
         let mut at = 0;
         while at < len {
-            let Some(mapping) = self.kernel.translate(address.wrapping_add(at)).filter(|m| m.len > 0 && take(m)) else { return };
+            let Some(mapping) = self.kernel.translate(address.wrapping_add(at)).filter(|m| m.len > 0) else { return };
             let len = mapping.len.min(len - at);
             let (first, last) = (mapping.paddr >> self.page_shift, mapping.paddr.saturating_add(len - 1) >> self.page_shift);
             match self.runs.last_mut() {
@@ -75,10 +78,41 @@ impl Collected<'_> {
 
     /// From `_stext` on as long as memory is executable and read-only. A kernel that does not protect its text has no edge
     /// there that could be found: its text is known by its first page only.
+    ///
+    /// The image is contiguous in physical memory, so one distance holds for all of it: the one that most of its mappings
+    /// have. A page-table entry that is damaged neither moves the text nor ends it.
     fn text(&mut self) {
-        if let Some(start) = self.kernel.symbol("_stext") {
-            self.add(start, TEXT_MAX, |m| m.flags & (Mapping::EXECUTABLE | Mapping::WRITABLE) == Mapping::EXECUTABLE);
+        let Some(start) = self.kernel.symbol("_stext") else { return };
+        // If nothing is executable, an entry high up is damaged: then all that is read-only.
+        let asked = [Mapping::EXECUTABLE, 0].into_iter().find_map(|flag| self.text_by(start, flag));
+        self.runs.extend(asked);
+    }
+
+    /// The text, if what it consists of has this flag and is read-only.
+    fn text_by(&self, start: u64, flag: u32) -> Option<Run> {
+        let (mut at, mut end, mut bad) = (0u64, 0u64, 0);
+        let mut distances: Vec<(u64, u64)> = Vec::new();
+        while at < TEXT_MAX && bad < GAPS_MAX {
+            let address = start.wrapping_add(at);
+            let is_text = |m: &Mapping| m.len > 0 && m.flags & (flag | Mapping::WRITABLE) == flag;
+            let mapping = self.kernel.translate(address);
+            at += mapping.map_or(GAP - (address & (GAP - 1)), |m| m.len.max(1));
+            match mapping.filter(is_text) {
+                Some(mapping) => {
+                    (end, bad) = (at, 0);
+                    let distance = address.wrapping_sub(mapping.paddr);
+                    match distances.iter_mut().find(|(d, _)| *d == distance) {
+                        Some((_, bytes)) => *bytes += mapping.len,
+                        None => distances.push((distance, mapping.len)),
+                    }
+                }
+                None => bad += 1,
+            }
         }
+        let (distance, _) = distances.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+        let (first, last) = (start.wrapping_sub(distance), start.wrapping_sub(distance).saturating_add(end - 1));
+        let (first, last) = (first >> self.page_shift, last >> self.page_shift);
+        Some(Run { first_pfn: first, pages: last - first + 1 })
     }
 
     fn long(&self, words: Words, address: u64) -> Option<u64> {
@@ -94,24 +128,28 @@ impl Collected<'_> {
         words.u32(&raw, 0).map(u64::from)
     }
 
-    /// The lockless ring buffer of Linux 5.10 and later (kernel/printk/printk_ringbuffer.h).
+    /// The lockless ring buffer of Linux 5.10 and later (kernel/printk/printk_ringbuffer.h). Each piece is found by itself:
+    /// one whose key is damaged does not cost the others. `None` if the kernel has no such buffer.
     fn ring_buffer(&mut self, words: Words) -> Option<()> {
         let kernel = self.kernel;
         let (offset, size) = (|name: &str| kernel.info().offset(name), |name: &str| kernel.info().size(name));
         let ring = self.long(words, kernel.symbol("prb")?)?;
-        let descs = ring.wrapping_add(offset("printk_ringbuffer.desc_ring")?);
-        let text = ring.wrapping_add(offset("printk_ringbuffer.text_data_ring")?);
-        let power = |bits: u64| (bits < 30).then(|| 1u64 << bits);
-        let count = power(self.int(words, descs.wrapping_add(offset("prb_desc_ring.count_bits")?))?)?;
-        let bytes = power(self.int(words, text.wrapping_add(offset("prb_data_ring.size_bits")?))?)?;
+        self.add(ring, size("printk_ringbuffer").unwrap_or(1).min(LOG_MAX));
+        let power = |at: Option<u64>| self.int(words, at?).filter(|bits| *bits < 30).map(|bits| 1u64 << bits);
+        let pointer = |at: Option<u64>| self.long(words, at?);
+        let within = |base: Option<u64>, name: &str| Some(base?.wrapping_add(offset(name)?));
+        let descs = within(Some(ring), "printk_ringbuffer.desc_ring");
+        let text = within(Some(ring), "printk_ringbuffer.text_data_ring");
+        let count = power(within(descs, "prb_desc_ring.count_bits")).unwrap_or(1);
         let pieces = [
-            (Some(ring), size("printk_ringbuffer")?),
-            (self.long(words, descs.wrapping_add(offset("prb_desc_ring.descs")?)), count.saturating_mul(size("prb_desc")?)),
-            (self.long(words, descs.wrapping_add(offset("prb_desc_ring.infos")?)), count.saturating_mul(size("printk_info")?)),
-            (self.long(words, text.wrapping_add(offset("prb_data_ring.data")?)), bytes),
+            (pointer(within(descs, "prb_desc_ring.descs")), size("prb_desc").map(|s| count.saturating_mul(s))),
+            (pointer(within(descs, "prb_desc_ring.infos")), size("printk_info").map(|s| count.saturating_mul(s))),
+            (pointer(within(text, "prb_data_ring.data")), power(within(text, "prb_data_ring.size_bits"))),
         ];
         for (address, len) in pieces {
-            self.add(address?, len.min(LOG_MAX), |_| true);
+            if let (Some(address), Some(len)) = (address, len) {
+                self.add(address, len.min(LOG_MAX));
+            }
         }
         Some(())
     }
@@ -120,7 +158,7 @@ impl Collected<'_> {
     fn flat_buffer(&mut self, words: Words) -> Option<()> {
         let address = self.long(words, self.kernel.symbol("log_buf")?)?;
         let len = self.int(words, self.kernel.symbol("log_buf_len")?)?;
-        self.add(address, len.min(LOG_MAX), |_| true);
+        self.add(address, len.min(LOG_MAX));
         Some(())
     }
 }

@@ -326,6 +326,10 @@ impl PageRules {
                 missing(Verdict::CACHE, why);
             }
         }
+        if self.tail.is_some() && self.next_order.is_none() {
+            let text = format!("{release}: compound pages of user memory and cache are kept: their length is not known");
+            self.notes.push(Gap { class: Verdict::USER, text });
+        }
         let known = [
             (Verdict::FREE, buddy_known && self.private.is_some()),
             (Verdict::HWPOISON, self.hwpoison != 0),
@@ -366,9 +370,11 @@ impl PageRules {
         &self.picked
     }
 
-    /// Takes classes away that turned out to be wrong on this kernel.
+    /// Takes a class away that turned out to be wrong on this kernel, and those that rest on the same rule.
     pub fn distrust(&mut self, class: Verdict) {
-        self.decidable = ClassSet(self.decidable.0 & !ClassSet::default().with(class).0);
+        let both = [Verdict::CACHE, Verdict::PRIVATE_CACHE];
+        let wrong = if both.contains(&class) { both.to_vec() } else { vec![class] };
+        self.decidable = ClassSet(self.decidable.0 & !wrong.into_iter().fold(ClassSet::default(), ClassSet::with).0);
     }
 
     /// Judges the pages from the first on. `plain(index, class)` is told of pages by themselves; `special(index,
