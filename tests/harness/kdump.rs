@@ -1,7 +1,7 @@
 //! A small reader of kdump-compressed headers, written from the format, for tests that look at a file's structures.
 //!
-//! Little-endian 64-bit files only. Source of the offsets: struct disk_dump_header and struct kdump_sub_header in crash's
-//! diskdump.h.
+//! Source of the offsets: struct disk_dump_header and struct kdump_sub_header in crash's diskdump.h; both byte orders, and
+//! the header of 64-bit and of 32-bit machines, which differ by the size of struct timeval.
 
 use std::path::Path;
 
@@ -25,8 +25,9 @@ pub struct Kdump {
 /// Status bit of a dump that is not whole.
 pub const INCOMPLETE: u32 = 8;
 
-fn number(bytes: &[u8], at: usize) -> usize {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize
+fn number(bytes: &[u8], at: usize, big_endian: bool) -> usize {
+    let raw = bytes[at..at + 4].try_into().expect("4 bytes");
+    (if big_endian { u32::from_be_bytes(raw) } else { u32::from_le_bytes(raw) }) as usize
 }
 
 impl Kdump {
@@ -36,8 +37,12 @@ impl Kdump {
         if bytes.get(..8) != Some(b"KDUMP   ") {
             return None;
         }
-        let (block, sub, bitmaps) = (number(&bytes, 428), number(&bytes, 432), number(&bytes, 436));
-        let status = number(&bytes, 424) as u32;
+        let big_endian = bytes[8] == 0;
+        let number = |at| number(&bytes, at, big_endian);
+        // The block size is a power of two of at least a page; in the other layout another field stands there.
+        let at = if number(428).is_power_of_two() && number(428) >= 4096 { 424 } else { 412 };
+        let (block, sub, bitmaps) = (number(at + 4), number(at + 8), number(at + 12));
+        let status = number(at) as u32;
         let first = (1 + sub) * block;
         let bitmap_len = bitmaps * block / 2;
         Some(Self { block, status, dumped_at: first + bitmap_len, bitmap_len, descriptors_at: first + 2 * bitmap_len, bytes })
@@ -58,10 +63,10 @@ impl Kdump {
         bits.iter().enumerate().flat_map(pfns).collect()
     }
 
-    /// Offset, size and flags of page descriptor number `rank`.
+    /// Offset, size and flags of page descriptor number `rank` of a little-endian file.
     pub fn descriptor(&self, rank: usize) -> (usize, usize, u32) {
         let at = self.descriptors_at + rank * 24;
         let offset = u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
-        (offset, number(&self.bytes, at + 8), number(&self.bytes, at + 12) as u32)
+        (offset, number(&self.bytes, at + 8, false), number(&self.bytes, at + 12, false) as u32)
     }
 }
