@@ -13,4 +13,5 @@ mod levels;
 mod plugins;
 mod profiles;
 mod progress;
+mod ranges;
 mod vmcoreinfo;
