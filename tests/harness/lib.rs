@@ -12,6 +12,7 @@ pub mod libs;
 pub mod peers;
 pub mod synth;
 pub mod vmcores;
+pub mod walker;
 
 /// Folder of the built command and plugins: that of the running test's profile.
 pub fn built() -> PathBuf {

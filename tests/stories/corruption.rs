@@ -3,13 +3,12 @@
 //! Bits of struct pages, page tables, section arrays and VMCOREINFO are turned at random in a copy of a real vmcore. The
 //! places are found here by a walk of its own, and what must be kept is what crash says of the kernel.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use coresift_sdk::vmcoreinfo_value;
 use coresift_tests::vmcores::KDUMP_6_1;
+use coresift_tests::walker::Walker;
 use coresift_tests::{coresift, inside, peers, scratch};
 use serde_json::Value;
 
@@ -29,85 +28,27 @@ impl Random {
     }
 }
 
-/// The vmcore to damage, and where its structures are in the file.
+/// The vmcore to damage, and where its structures are.
 struct Victim {
     path: PathBuf,
-    file: File,
-    loads: Vec<(u64, u64, u64)>,
-    /// file offset and length of VMCOREINFO
-    info: (u64, u64),
+    memory: Walker,
     tables: Vec<u64>,
     sections: Vec<u64>,
     mem_map: u64,
-    root: u64,
-}
-
-fn hex(value: &Value) -> u64 {
-    u64::from_str_radix(value.as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
 }
 
 impl Victim {
     fn new(folder: &Path) -> Self {
         let path = folder.join("vmcore");
         std::fs::copy(KDUMP_6_1.path(), &path).unwrap();
-        let file = File::options().read(true).write(true).open(&path).unwrap();
-        let manifest = KDUMP_6_1.manifest();
-        let loads = manifest["loads"].as_array().unwrap();
-        let loads = loads.iter().map(|l| (hex(&l["paddr"]), hex(&l["filesz"]), hex(&l["offset"]))).collect();
-        let mut head = vec![0u8; 8192];
-        file.read_exact_at(&mut head, 0).unwrap();
-        let at = head.windows(10).position(|w| w == b"OSRELEASE=").unwrap();
-        let info = (at as u64, manifest["vmcoreinfo_size"].as_u64().unwrap());
-        let text = head[at..at + info.1 as usize].to_vec();
-        let symbol = |name: &str| u64::from_str_radix(vmcoreinfo_value(&text, &format!("SYMBOL({name})")).unwrap(), 16).unwrap();
-        let phys_base: i64 = vmcoreinfo_value(&text, "NUMBER(phys_base)").unwrap().parse().unwrap();
-        let root = symbol("swapper_pg_dir").wrapping_sub(0xffff_ffff_8000_0000).wrapping_add(phys_base.cast_unsigned());
-        let mut victim = Self { path, file, loads, info, tables: vec![], sections: vec![], mem_map: 0, root };
-        // mem_section is a table of roots; the first root's first section gives the base of the vmemmap.
-        let roots = symbol("mem_section");
-        let first = victim.word(victim.walk(roots).unwrap());
-        victim.sections =
-            (0..4).map(|i| victim.walk(roots).unwrap() + i * 8).chain((0..8).map(|i| victim.walk(first).unwrap() + i * 8)).collect();
-        victim.mem_map = victim.word(victim.walk(first).unwrap()) & !0xfff;
-        for address in [symbol("_stext"), symbol("prb"), symbol("init_uts_ns"), roots, first, victim.mem_map, victim.mem_map + 64 * 0x10000]
-        {
-            let entries = victim.entries(address);
-            victim.tables.extend(entries);
-        }
-        victim
-    }
-
-    fn offset(&self, paddr: u64) -> Option<u64> {
-        self.loads.iter().find(|(p, len, _)| (*p..p + len).contains(&paddr)).map(|(p, _, offset)| offset + paddr - p)
-    }
-
-    fn word(&self, paddr: u64) -> u64 {
-        let mut raw = [0u8; 8];
-        self.file.read_exact_at(&mut raw, self.offset(paddr).unwrap()).unwrap();
-        u64::from_le_bytes(raw)
-    }
-
-    /// Physical addresses of the page-table entries on the way to a kernel address.
-    fn entries(&self, vaddr: u64) -> Vec<u64> {
-        let (mut table, mut entries) = (self.root, Vec::new());
-        for shift in [39, 30, 21, 12] {
-            let at = table + (vaddr >> shift & 511) * 8;
-            entries.push(at);
-            let entry = self.offset(at).map_or(0, |_| self.word(at));
-            if entry & 1 == 0 || entry & 0x80 != 0 {
-                break;
-            }
-            table = entry & 0x000f_ffff_ffff_f000;
-        }
-        entries
-    }
-
-    fn walk(&self, vaddr: u64) -> Option<u64> {
-        let entries = self.entries(vaddr);
-        let shift = [39, 30, 21, 12][entries.len() - 1];
-        let at = *entries.last()?;
-        let entry = self.offset(at).map_or(0, |_| self.word(at));
-        (entry & 1 == 1).then_some((entry & 0x000f_ffff_ffff_f000 & !((1 << shift) - 1)) | vaddr & ((1 << shift) - 1))
+        let memory = Walker::open(&path);
+        let (roots, first, mem_map) = memory.mem_map();
+        let words = |address: u64, count: u64| (0..count).map(|i| memory.walk(address).unwrap() + i * 8).collect::<Vec<_>>();
+        let sections = [words(roots, 4), words(first, 8)].concat();
+        let ways =
+            [memory.symbol("_stext"), memory.symbol("prb"), memory.symbol("init_uts_ns"), roots, first, mem_map, mem_map + 64 * 0x10000];
+        let tables = ways.into_iter().flat_map(|address| memory.entries(address)).collect();
+        Self { path, tables, sections, mem_map, memory }
     }
 
     /// Damages some places; returns what stood there.
@@ -118,18 +59,18 @@ impl Victim {
                 // Half of the struct pages hit are those of the kernel image.
                 0 => {
                     let pfn = if random.below(2) == 0 { 0x10400 + random.below(0x2830) } else { random.below(0x14000) };
-                    self.walk(self.mem_map + pfn * 64).and_then(|p| self.offset(p + random.below(64)))
+                    self.memory.walk(self.mem_map + pfn * 64).and_then(|p| self.memory.offset(p + random.below(64)))
                 }
-                1 => self.offset(self.tables[random.below(self.tables.len() as u64) as usize] + random.below(8)),
-                2 => self.offset(self.sections[random.below(self.sections.len() as u64) as usize] + random.below(8)),
-                _ => Some(self.info.0 + random.below(self.info.1)),
+                1 => self.memory.offset(self.tables[random.below(self.tables.len() as u64) as usize] + random.below(8)),
+                2 => self.memory.offset(self.sections[random.below(self.sections.len() as u64) as usize] + random.below(8)),
+                _ => Some(self.memory.info.0 + random.below(self.memory.info.1)),
             };
             let Some(at) = at else { continue };
             let mut byte = [0u8];
-            self.file.read_exact_at(&mut byte, at).unwrap();
+            self.memory.file.read_exact_at(&mut byte, at).unwrap();
             before.push((at, byte[0]));
             let new = if random.below(4) == 0 { random.below(256) as u8 } else { byte[0] ^ 1 << random.below(8) };
-            self.file.write_all_at(&[new], at).unwrap();
+            self.memory.file.write_all_at(&[new], at).unwrap();
         }
         before
     }
@@ -137,7 +78,7 @@ impl Victim {
     fn heal(&self, before: Vec<(u64, u8)>) {
         // The last write first: a place may have been hit twice.
         for (at, byte) in before.into_iter().rev() {
-            self.file.write_all_at(&[byte], at).unwrap();
+            self.memory.file.write_all_at(&[byte], at).unwrap();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use coresift_tests::kdump::Kdump;
 use coresift_tests::vmcores::{ARM64_16K, ARM64_KDUMP, KDUMP_6_1, Vmcore, vmlinux_6_1};
+use coresift_tests::walker::Walker;
 use coresift_tests::{coresift, peers, scratch};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -86,4 +87,63 @@ fn the_dump_level_is_in_the_header_and_refiltering_keeps_the_same_pages() {
     assert_eq!(Kdump::open(&theirs).unwrap().dumped(), list);
     let level = |kdump: &Kdump| u32::from_le_bytes(kdump.bytes[4096 + 8..][..4].try_into().unwrap());
     assert_eq!(level(&Kdump::open(&ours).unwrap()), 31, "dump_level of struct kdump_sub_header");
+}
+
+#[test]
+fn marked_user_and_cache_pages_are_gone_and_the_kernel_s_are_there() {
+    let (folder, marks) = (scratch(), KDUMP_6_1.manifest()["markers"].clone());
+    let output = folder.path().join("dump");
+    coresift(["dump".as_ref(), "--compress".as_ref(), "none".as_ref(), KDUMP_6_1.path().as_os_str(), output.as_os_str()]).status(0);
+    let dump = Kdump::open(&output).unwrap();
+    let mut pages: Vec<&[u8]> = Vec::new();
+    for rank in 0..dump.dumped().len() {
+        let (offset, size, flags) = dump.descriptor(rank);
+        assert_eq!((size, flags), (4096, 0), "stored as it is");
+        pages.push(&dump.bytes[offset..offset + size]);
+    }
+    let mark = |class: &str| format!("LABMARK-{class}-").into_bytes();
+    let begin = |class: &str| pages.iter().filter(|page| page.starts_with(&mark(class))).count() as u64;
+    let anywhere = |class: &str| {
+        let mark = mark(class);
+        pages.iter().map(|page| page.windows(mark.len()).filter(|w| *w == mark).count() as u64).sum::<u64>()
+    };
+    // What the test machine's tool wrote into its memory before the crash; counted by a reader of its own.
+    for (class, pages) in marks["vmcore"].as_object().unwrap() {
+        let kept = marks["reference_d31"].get(class).map_or(0, |n| n.as_u64().unwrap());
+        assert!(pages.as_u64().unwrap() >= kept);
+        assert_eq!(begin(class), kept, "pages marked {class}");
+    }
+    for (class, places) in marks["anywhere_reference_d31"].as_object().unwrap() {
+        assert_eq!(anywhere(class), places.as_u64().unwrap(), "marks {class} anywhere: slab objects, log lines, pipe buffers");
+    }
+}
+
+#[test]
+fn pages_of_the_mem_map_that_describe_only_dropped_pages_go_on_request() {
+    let folder = scratch();
+    let profile = folder.path().join("memmap.toml");
+    std::fs::write(&profile, "extends = \"kdump\"\n[[filter]]\nplugin = \"linux\"\nlevel = 31\nexclude = [\"memmap\"]\n").unwrap();
+    let (_, kept) = dump(KDUMP_6_1, &["-d", "31"]);
+    let output = folder.path().join("dump");
+    let args = ["dump".as_ref(), "--json".as_ref(), "--profile".as_ref(), profile.as_os_str()];
+    let report = coresift(args.into_iter().chain([KDUMP_6_1.path().as_os_str(), output.as_os_str()])).status(0).json();
+    let dump = Kdump::open(&output).unwrap();
+    let less = dump.dumped();
+    // Page i of the mem_map describes PFNs 64 i to 64 i + 63; it goes if all of them are RAM and none is kept.
+    let (_, all) = self::dump(KDUMP_6_1, &["-d", "0"]);
+    let walker = Walker::open(&KDUMP_6_1.path());
+    let (_, _, mem_map) = walker.mem_map();
+    let is_in = |set: &[u64], pfn: u64| set.binary_search(&pfn).is_ok();
+    let groups =
+        all.iter().filter(|pfn| *pfn % 64 == 0).filter(|first| (**first..**first + 64).all(|p| is_in(&all, p) && !is_in(&kept, p)));
+    let mut expected: Vec<u64> =
+        groups.filter_map(|first| Some(walker.walk(mem_map + first * 64)? / 4096)).filter(|p| is_in(&kept, *p)).collect();
+    expected.sort_unstable();
+    let gone: Vec<u64> = kept.iter().copied().filter(|p| !is_in(&less, *p)).collect();
+    assert_eq!(gone, expected);
+    assert_eq!(class(&report, "memmap"), expected.len() as u64);
+    assert!(less.iter().all(|p| is_in(&kept, *p)));
+    assert_eq!(dump.status & 0x10, 0x10, "DUMP_DH_EXCLUDED_VMEMMAP of crash's diskdump.h");
+    let run = peers::crash(&[], &vmlinux_6_1(), &output, "sys\nbt\nlog\nps").status(0);
+    assert!(run.stdout.contains("sysrq_handle_crash at") && run.stdout.contains("Linux version 6.1.0"), "{}", run.stdout);
 }

@@ -168,7 +168,7 @@ pub struct Sections {
     pub absent: Option<u64>,
     /// this section's vmemmap is made of scattered 4 KiB pages
     pub scattered: Option<u64>,
-    /// of this section's vmemmap only half is mapped
+    /// of this section's vmemmap only that of the first 1,024 pages is mapped: half of its RAM
     pub half: Option<u64>,
 }
 
@@ -212,7 +212,8 @@ pub fn sections(memory: &mut Memory, map: &mut MemMap, layout: &Layout, model: M
         let va = if let Model::Vmemmap(_) = model {
             let half = special.half == Some(number);
             let scattered = half || special.scattered == Some(number) || layout.size() != 64;
-            let frames = if half { per_section * layout.size() / FRAME / 2 } else { u64::MAX };
+            // of the 2,048 pages of RAM there the first 1,024
+            let frames = if half { 0x400 * layout.size() / FRAME } else { u64::MAX };
             map.virtual_part(memory, layout, range, scattered, frames, below)
         } else {
             map.linear(memory, layout, range, below)

@@ -1,4 +1,13 @@
 //! What is in the pages: one of each thing the kernel does with a page, and some broken ones.
+//!
+//! makedumpfile judges the x86_64 images too, and where it differs the kernel's sources decided against it:
+//! - 1.7.9++ (April 2026) and 1.7.2 leave out three of the `broken` kinds: a buddy in use (PageBuddy is set and cleared with the
+//!   refcount at 0, mm/page_alloc.c), a buddy that is not aligned (`__free_one_page` aligns every block), slab on LRU (a slab
+//!   page is never on an LRU list). They leave out unaccepted memory at level 16 only, and give up at a mem_map with a gap.
+//! - 1.7.2 (October 2022) does not know what came later: orders and hugetlb of 6.3, 6.6 and 6.9 (large folios stay), slab whose
+//!   mapping is odd (6.2) and slab as a type (6.10; left out), compound_info (7.1; tails judged by themselves), unaccepted.
+//!
+//! All else is the same, at levels 0, 1, 2, 4, 8, 16 and 31.
 
 use std::ops::Range;
 
