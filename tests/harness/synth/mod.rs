@@ -242,7 +242,7 @@ fn nodes(memory: &mut Memory, map: &mut MemMap, spec: &Spec, symbols: &mut Symbo
         let second = memory.pieces.last().expect("RAM").clone();
         vec![0..memory.pieces[memory.pieces.len() - 2].end, second]
     } else {
-        vec![0..end]
+        std::iter::once(0..end).collect()
     };
     let (online, online_va) = memory.image(word, word);
     memory.word(online, (1 << spans.len()) - 1);

@@ -334,11 +334,11 @@ pub fn node(memory: &mut Memory, map: &MemMap, layout: &Layout, id: u64, span: R
 /// PFNs of RAM for a model: with holes, a second node or several sections.
 pub fn pieces(arch: Arch, model: Model, crossing: bool) -> Vec<Range<u64>> {
     let section = arch.section_pages();
-    let mut pieces = match arch {
+    let mut pieces: Vec<Range<u64>> = match arch {
         // 640 KiB, the hole of the PC, and the rest
         Arch::X86_64 | Arch::I386 => vec![0..0x9f, 0x100..0x3000],
-        Arch::Ppc64 => vec![0..3 * section],
-        Arch::Ppc32 | Arch::S390x => vec![0..0x3400],
+        Arch::Ppc64 => std::iter::once(0..3 * section).collect(),
+        Arch::Ppc32 | Arch::S390x => std::iter::once(0..0x3400).collect(),
     };
     match model {
         Model::Flat => pieces.push(0x3600..0x3800),

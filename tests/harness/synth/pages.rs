@@ -68,7 +68,7 @@ fn cache(scene: &mut Scene<'_>, within: &Range<u64>, bits: &Bits, mapping: u64) 
     }
     // mapped by drivers, but on no list: not the page cache
     scene.pages(within, 3, "mapping without LRU", Class::Kept, &with(bits.active));
-    if (4, 8, 0) <= version && version < (6, 16, 0) {
+    if ((4, 8, 0)..(6, 16, 0)).contains(&version) {
         // PAGE_MAPPING_MOVABLE, include/linux/page-flags.h 4.8
         let movable = Fields { mapping: mapping | 2, ..Fields::default() };
         scene.pages(within, 4, "movable", Class::Kept, &movable);
