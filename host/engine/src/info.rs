@@ -59,6 +59,12 @@ pub struct Info {
     pub build_id: Option<String>,
     /// KASLR offset in bytes
     pub kaslr_offset: Option<u64>,
+    /// how the kernel's addresses map, if that is known
+    pub address_space: Option<String>,
+    /// memory model: where the kernel keeps its struct pages
+    pub memory_model: Option<&'static str>,
+    /// why pages cannot be told by their struct page
+    pub kernel_unknown: Option<String>,
     /// bytes of VMCOREINFO
     pub vmcoreinfo: usize,
     /// bytes of all notes
@@ -113,6 +119,9 @@ pub fn info(inputs: &[PathBuf], registry: &Registry, progress: &Arc<dyn Progress
         cpus: machine.cpus,
         build_id: vmcoreinfo.build_id().map(str::to_owned),
         kaslr_offset: vmcoreinfo.kaslr_offset(),
+        address_space: image.kernel.as_ref().ok().map(|k| k.space().describe().to_owned()),
+        memory_model: image.kernel.as_ref().ok().and_then(|k| k.mem_map().ok()).map(|m| m.model),
+        kernel_unknown: image.kernel.as_ref().map_or_else(|e| Some(e.clone()), |k| k.mem_map().err().map(str::to_owned)),
         vmcoreinfo: machine.vmcoreinfo.len(),
         notes: machine.notes.len(),
         pages_present: count(false),
@@ -157,6 +166,14 @@ impl Info {
         }
         if let Some(offset) = self.kaslr_offset {
             line("KASLR offset", format!("{offset:#x}"));
+        }
+        if let Some(space) = &self.address_space {
+            line("addresses", space.clone());
+        }
+        match (&self.memory_model, &self.kernel_unknown) {
+            (Some(model), _) => line("mem_map", (*model).to_owned()),
+            (None, Some(why)) => line("mem_map", format!("not found, so pages have no class: {why}")),
+            (None, None) => {}
         }
         let size = |pages: u64| format!("{} pages, {}", grouped(pages), human(pages.saturating_mul(self.page_size as u64)));
         line("memory", format!("{} up to {:#x}", size(self.pages_present), self.max_pfn.saturating_mul(self.page_size as u64)));

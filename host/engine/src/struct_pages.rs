@@ -63,6 +63,7 @@ impl StructPages {
             return false;
         }
         self.window = Window::map(source.file(), offset, len).ok();
+        self.window.iter().for_each(Window::populate);
         self.window.is_some()
     }
 

@@ -60,6 +60,12 @@ impl Window {
         Err(io::Error::other("too many windows"))
     }
 
+    /// Brings all of the window in at once: for one that is read from end to end, cheaper than a fault for each piece. A
+    /// kernel that cannot (before 5.14), or a page that is not to be had, changes nothing.
+    pub fn populate(&self) {
+        let _ = self.map.advise(memmap2::Advice::PopulateRead);
+    }
+
     /// The bytes. Read [`Self::damaged`] after use.
     pub fn bytes(&self) -> &[u8] {
         &self.map

@@ -10,8 +10,8 @@ use crate::prefetch::prefetch;
 const STRUCT_PAGE_MAX: u64 = 1024;
 /// `struct page` of 64-bit kernels without debugging options: one cache line.
 const USUAL_SIZE: usize = 64;
-/// How many entries ahead the processor is asked for.
-const AHEAD: usize = 16;
+/// How many entries ahead the processor is asked for: one 4 KiB page of them measured best of 8 to 160.
+const AHEAD: usize = 64;
 /// Orders from here on are absurd: 2^31 pages of 4 KiB are 8 TiB.
 const ORDER_MAX: u32 = 31;
 /// Lists of `zone.free_area` when the kernel does not say: `MAX_ORDER` was 11 on all architectures by default.

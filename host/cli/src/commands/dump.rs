@@ -159,6 +159,9 @@ fn compressor(argument: &str) -> Result<Setting> {
 /// Largest dump level: all five bits.
 const LEVEL_MAX: u32 = 31;
 
+/// Classes of the filter `linux` that the level's bits stand for.
+const LEVEL_CLASSES: [&str; 5] = ["zero", "cache", "private-cache", "user", "free"];
+
 /// Gives the filter `linux` this level, and takes out what the profile excludes by itself of the same classes: the filter
 /// `zero`. Other filters of the profile stay.
 fn set_level(profile: &mut Profile, level: u32) -> Result<()> {
@@ -168,15 +171,20 @@ fn set_level(profile: &mut Profile, level: u32) -> Result<()> {
     }
     let origin = Origin::Option(format!("-d {level}"));
     profile.filters.retain(|f| f.plugin.plugin != "zero");
-    let mut settings = Tree::default();
-    settings.0.insert("level".into(), Node { value: Value::Integer(level.into()), origin: origin.clone() });
-    match profile.filters.iter_mut().find(|f| f.plugin.plugin == "linux") {
-        Some(linux) => linux.plugin.settings = settings,
-        None => {
-            let plugin = Use { plugin: "linux".into(), origin: Some(origin), settings };
-            profile.filters.insert(0, FilterUse { plugin, on_failure: Some(OnFailure::Keep) });
+    let number = Node { value: Value::Integer(level.into()), origin: origin.clone() };
+    if let Some(linux) = profile.filters.iter_mut().find(|f| f.plugin.plugin == "linux") {
+        let settings = &mut linux.plugin.settings.0;
+        settings.insert("level".into(), number);
+        // Of what the profile excludes by name the level says it anew; other classes stay.
+        if let Some(Node { value: Value::List(names), .. }) = settings.get_mut("exclude") {
+            names.retain(|name| !matches!(&name.value, Value::Text(t) if LEVEL_CLASSES.contains(&t.as_str())));
         }
+        return Ok(());
     }
+    let mut settings = Tree::default();
+    settings.0.insert("level".into(), number);
+    let plugin = Use { plugin: "linux".into(), origin: Some(origin), settings };
+    profile.filters.insert(0, FilterUse { plugin, on_failure: Some(OnFailure::Keep) });
     Ok(())
 }
 

@@ -146,10 +146,16 @@ fn sections(search: &Search<'_>, symbol: u64, layout: &Layout, table: Table) -> 
         return runs;
     }
     let roots = layout.length.min(SECTIONS_MAX / layout.per_root);
-    for number in 0..roots {
-        let Some(pointer) = search.long(start.wrapping_add(number * long)) else { continue };
-        if pointer != 0 {
-            root(search, pointer, number * layout.per_root, layout.per_root, layout, &mut runs);
+    let chunk = 4096 / long;
+    for first in (0..roots).step_by(chunk as usize) {
+        // A part of the table may be missing.
+        let count = chunk.min(roots - first);
+        let Some(pointers) = search.bytes(start.wrapping_add(first * long), count * long) else { continue };
+        for number in 0..count {
+            let pointer = search.words.long(&pointers, (number * long) as usize).unwrap_or(0);
+            if pointer != 0 {
+                root(search, pointer, (first + number) * layout.per_root, layout.per_root, layout, &mut runs);
+            }
         }
     }
     runs
