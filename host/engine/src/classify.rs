@@ -1,7 +1,9 @@
 //! SURVEY and CLASSIFY: which pages are RAM, and which of them go into the dump, block by block and in parallel.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use coresift_kernel::memmap::MapRun;
 use coresift_sdk::{Erase, Extent, ExtentKind, RangeVerdict, Run, Stages, Survey, Verdict};
 use rayon::ThreadPool;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
@@ -95,6 +97,8 @@ pub struct Classified {
     pub pinned: PageSet,
     /// pages that the input left out
     pub absent: u64,
+    /// pages that the kernel has no struct page for: kept
+    pub unknown: u64,
     /// bytes that must not reach the output
     pub patches: Patches,
 }
@@ -136,14 +140,20 @@ pub fn classify(
         found.sort();
         surveys.push(found);
     }
-    let context = Context { image, filters, surveys: &surveys, tally, issues, progress, map };
+    let context = Context { image, filters, surveys: &surveys, tally, issues, progress, map, unknown: AtomicU64::new(0) };
     let numbers: Vec<u64> = block_numbers(&image.extents).into_iter().collect();
     let mut blocks: Vec<Classed> = match pool {
         Some(pool) => pool.install(|| numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>())?,
         None => numbers.into_iter().map(|n| context.block(n)).collect::<Result<_>>()?,
     };
+    // Buffers are for this phase only: the next one has its own.
+    match pool {
+        Some(pool) => drop(pool.broadcast(|_| SCRATCH.take())),
+        None => drop(SCRATCH.take()),
+    }
     let absent = blocks.iter().map(|b| b.absent).sum();
-    let mut classified = Classified { absent, patches: Patches::new(patches), ..Classified::default() };
+    let unknown = context.unknown.load(Ordering::Relaxed);
+    let mut classified = Classified { absent, unknown, patches: Patches::new(patches), ..Classified::default() };
     let set = |part: fn(&mut Classed) -> &mut BlockSet, blocks: &mut [Classed]| {
         PageSet::from_blocks(blocks.iter_mut().map(|b| (b.number, std::mem::replace(part(b), BlockSet::None))))
     };
@@ -166,6 +176,8 @@ struct Context<'a> {
     progress: &'a dyn Progress,
     /// map the mem_map, do not read it
     map: bool,
+    /// pages that the kernel has no struct page for
+    unknown: AtomicU64,
 }
 
 impl Context<'_> {
@@ -203,7 +215,7 @@ impl Context<'_> {
     fn exclude(&self, base: u64, has: &mut BlockBits, pinned: &mut BlockBits) -> Result<()> {
         SCRATCH.with_borrow_mut(|scratch| {
             let outcome = self.judge(base, has, scratch);
-            scratch.struct_pages = StructPages::default();
+            scratch.struct_pages.clear();
             outcome?;
             let mut counts = self.tally.local();
             scratch.verdicts.take_out(has, pinned, &mut counts);
@@ -254,11 +266,21 @@ impl Context<'_> {
         if struct_pages.count() == pages || kernel.mem_map().is_err() {
             return;
         }
-        let without = struct_pages.blocks(base + first, pages, self.image.machine.page_shift).into_iter().filter(|b| b.mem_map().is_none());
-        let lost: u64 = without.map(|b| count_bits(has, b.first_pfn() - base, b.first_pfn() - base + b.pages() as u64)).sum();
-        if lost > 0 {
+        let bits = |run: MapRun| count_bits(has, run.first_pfn - base, run.first_pfn - base + run.pages);
+        let (mut unreadable, mut unknown) = (0, 0);
+        for block in struct_pages.blocks(base + first, pages, self.image.machine.page_shift) {
+            if block.mem_map().is_some() {
+                continue;
+            }
+            let part = MapRun { first_pfn: block.first_pfn(), pages: block.pages() as u64, address: 0 };
+            let known: u64 = kernel.mem_map().map_or(0, |m| m.within(part.first_pfn, part.pages).map(bits).sum());
+            (unreadable, unknown) = (unreadable + known, unknown + bits(part) - known);
+        }
+        // Memory of firmware and devices that some dump tools include: no kernel has struct pages for it.
+        self.unknown.fetch_add(unknown, Ordering::Relaxed);
+        if unreadable > 0 {
             let place = format!("block at PFN {base:#x}");
-            self.issues.add_pages("kernel", &place, "pages without a readable struct page are kept", lost);
+            self.issues.add_pages("kernel", &place, "pages whose struct page cannot be read are kept", unreadable);
         }
     }
 

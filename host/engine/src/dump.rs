@@ -116,7 +116,10 @@ impl Dump<'_> {
         let map = budget.map_size > 0;
         let mut classified = classify(&self.image, &filters, &tally, &self.issues, self.progress.as_ref(), pool.as_ref(), map)?;
         self.exclude_mem_map(&mut classified, &filters, &tally);
-        let notes = self.findings(&filters);
+        let mut notes = self.findings(&filters);
+        if classified.unknown > 0 {
+            notes.push(format!("{} pages lie outside of the kernel's mem_map (firmware, devices); they are kept", classified.unknown));
+        }
         seconds.classify = clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();

@@ -29,8 +29,7 @@ pub struct StructPages {
 impl StructPages {
     /// Loads those of a range of PFNs. `map` is false to copy them all. What cannot be had is left out.
     pub fn load(&mut self, image: &Image, kernel: &Kernel, first_pfn: u64, pages: u64, map: bool) {
-        self.window = None;
-        self.parts.clear();
+        self.clear();
         let Ok(mem_map) = kernel.mem_map() else { return };
         self.struct_page = mem_map.struct_page_size() as usize;
         let mut spans = Vec::new();
@@ -141,6 +140,12 @@ impl StructPages {
             blocks.push(Block::new(at, (end - at) as u32, page_shift));
         }
         blocks
+    }
+
+    /// Gives the window back; the buffer stays.
+    pub fn clear(&mut self) {
+        self.window = None;
+        self.parts.clear();
     }
 
     /// True if the input broke under the window: load again without.
