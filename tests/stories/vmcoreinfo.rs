@@ -18,7 +18,7 @@ fn without(folder: &Path, vmcore: Vmcore, in_memory: bool) -> (PathBuf, Vec<u8>)
     let file = File::options().write(true).open(&path).unwrap();
     let places = |text: &[u8]| bytes.windows(text.len()).enumerate().filter(|(_, w)| *w == text).map(|(at, _)| at).collect::<Vec<_>>();
     let first = places(b"OSRELEASE=6.")[0];
-    let end = bytes[first..].iter().position(|b| *b == 0).unwrap();
+    let end = bytes[first..].iter().position(|b| !matches!(b, b'\n' | b' '..=b'~')).unwrap();
     let notes = places(b"VMCOREINFO\0").into_iter().filter(|at| *at < 8192);
     let texts = places(b"OSRELEASE=6.").into_iter().filter(|_| !in_memory);
     for at in notes.chain(texts) {
@@ -103,4 +103,36 @@ fn a_key_that_is_missing_never_makes_more_pages_go() {
         }
     }
     assert!(silent.is_empty(), "the dump grows and nobody says why, without {silent:?}");
+}
+
+#[test]
+fn a_kernel_that_is_not_where_it_says_is_found_by_its_name() {
+    let folder = scratch();
+    let file = folder.path().join("vmcoreinfo.txt");
+    let x86_64: [&[(&str, &str)]; 2] =
+        [&[("NUMBER(phys_base)=", "16777216")], &[("NUMBER(phys_base)=", ""), ("NUMBER(pgtable_l5_enabled)=", "1")]];
+    let arm64: [&[(&str, &str)]; 3] = [
+        &[("NUMBER(kimage_voffset)=", "0xffffe11200000000")],
+        &[("NUMBER(TCR_EL1_T1SZ)=", "0x10")],
+        &[("NUMBER(TCR_EL1_T1SZ)=", ""), ("NUMBER(kimage_voffset)=", ""), ("NUMBER(VA_BITS)=", "")],
+    ];
+    for (vmcore, cases) in [(KDUMP_6_1, &x86_64[..]), (ARM64_16K, &arm64[..])] {
+        let (input, text) = without(folder.path(), vmcore, false);
+        let text = String::from_utf8(text).unwrap();
+        for wrong in cases {
+            // An empty value takes the line away.
+            let line = |line: &str| match wrong.iter().find(|(key, _)| line.starts_with(key)) {
+                Some((_, "")) => String::new(),
+                Some((key, value)) => format!("{key}{value}\n"),
+                None => format!("{line}\n"),
+            };
+            std::fs::write(&file, text.lines().map(line).collect::<String>()).unwrap();
+            let (report, pfns) = dump(&input, &folder.path().join("out"), &["-d", "31", "--vmcoreinfo", file.to_str().unwrap()]);
+            assert_eq!(pfns.len() as u64, reference(vmcore), "{} {wrong:?}: {report}", vmcore.name);
+            if wrong[0].1.len() > 4 {
+                let warnings = report["warnings"].to_string();
+                assert!(warnings.contains("not where VMCOREINFO says"), "{wrong:?}: {warnings}");
+            }
+        }
+    }
 }

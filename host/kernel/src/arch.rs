@@ -51,11 +51,9 @@ pub struct Candidate {
 pub struct Ways {
     /// candidates by what the kernel says of itself, likeliest first
     pub told: Vec<Candidate>,
-    /// given the physical address that the image's first byte (`image_start`) lies at, the candidates for it
+    /// given a physical address that the kernel's text may begin at, the candidates for it
     #[allow(clippy::type_complexity)] // one field, named here
     pub at: Option<Box<dyn Fn(u64) -> Vec<Candidate>>>,
-    /// kernel address whose physical address `at` is given: the start of the image
-    pub image_start: u64,
     /// alignment of the image in physical memory
     pub align: u64,
 }

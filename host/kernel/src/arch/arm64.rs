@@ -142,7 +142,7 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
             at(map.start.wrapping_sub(map.paddr))
         }
     };
-    Some(Ways { told, at: Some(Box::new(move |start| at(image_start.wrapping_sub(start)))), image_start, align: ALIGN })
+    Some(Ways { told, at: Some(Box::new(move |start| at(image_start.wrapping_sub(start)))), align: ALIGN })
 }
 
 #[cfg(test)]

@@ -45,5 +45,5 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
             }
         })
         .collect();
-    (!told.is_empty()).then_some(Ways { told, at: None, image_start: 0, align: 0 })
+    (!told.is_empty()).then_some(Ways { told, at: None, align: 0 })
 }

@@ -55,7 +55,7 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
         }
         told.push(make(None, "no page tables"));
     }
-    Some(Ways { told, at: None, image_start: 0, align: 0 })
+    Some(Ways { told, at: None, align: 0 })
 }
 
 #[cfg(test)]

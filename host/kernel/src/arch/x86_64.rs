@@ -91,7 +91,11 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
         candidates
     };
     let told = info.number("phys_base").map(i64::cast_unsigned).or(question.machine.phys_base).unwrap_or(0);
-    Some(Ways { told: at(told), at: Some(Box::new(at)), image_start: START_KERNEL_MAP, align: ALIGN })
+    // Where the image begins, physical and virtual addresses differ by a multiple of the alignment.
+    let anchor = ["_stext", "init_uts_ns", "swapper_pg_dir"].iter().find_map(|name| info.symbol(name))?;
+    let into_image = (anchor & !(ALIGN - 1)).wrapping_sub(START_KERNEL_MAP);
+    let told = at(told);
+    Some(Ways { told, at: Some(Box::new(move |start| at(start.wrapping_sub(into_image)))), align: ALIGN })
 }
 
 #[cfg(test)]
