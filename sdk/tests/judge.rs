@@ -294,3 +294,17 @@ fn a_key_that_is_missing_never_makes_more_pages_go() {
         assert!(without.iter().all(|i| all.contains(i)), "without {line}: {without:?}, with it {all:?}");
     }
 }
+
+#[test]
+fn a_kernel_newer_than_the_rules_is_judged_by_its_exports_and_says_so() {
+    let new = LINUX_6_12.replace("OSRELEASE=6.12.117", "OSRELEASE=8.1.0");
+    let rules = rules(&new);
+    assert!(rules.notes()[0].text.contains("newer than the rules"), "{:?}", rules.notes());
+    assert_eq!(rules.decidable(), self::rules(LINUX_6_12).decidable());
+    assert_eq!(class(&new, ANON), Verdict::USER);
+    // One that renames the mark of tails again: what cannot be told from tails is kept, and named.
+    let renamed = new.replace("OFFSET(page.compound_head)", "OFFSET(page.compound_something)");
+    let unknown = self::rules(&renamed);
+    assert!(!unknown.decidable().contains(Verdict::USER) && unknown.decidable().contains(Verdict::FREE));
+    assert!(unknown.notes().iter().any(|gap| gap.class == Verdict::USER && gap.text.contains("compound_head")), "{:?}", unknown.notes());
+}

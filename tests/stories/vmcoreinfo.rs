@@ -74,6 +74,14 @@ fn without_any_there_is_a_dump_that_says_what_it_lacks() {
     let (report, pfns) = dump(&input, &out, &["-d", "31", "--vmcoreinfo", file.to_str().unwrap()]);
     assert_eq!((pfns.len() as u64, &report["outcome"]), (reference(KDUMP_6_1), &Value::from("complete")));
 
+    // A number that is wrong: no page looks free, in a machine that ran.
+    let text =
+        std::fs::read_to_string(&file).unwrap().replace("NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)=-129", "NUMBER(PAGE_BUDDY_MAPCOUNT_VALUE)=-133");
+    std::fs::write(&file, text).unwrap();
+    let (report, _) = dump(&input, &out, &["-d", "31", "--vmcoreinfo", file.to_str().unwrap()]);
+    assert_eq!(report["outcome"], "degraded");
+    assert!(report["issues"][0]["what"].as_str().unwrap().contains("no free page found"), "{report}");
+
     let refused = |path: &Path| {
         coresift(["dump".as_ref(), "--vmcoreinfo".as_ref(), path.as_os_str(), input.as_os_str(), folder.path().join("no").as_os_str()])
     };
