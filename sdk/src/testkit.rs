@@ -4,10 +4,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::abi::{HostServices, ReadPhysical, SourceBytes};
+use crate::abi::{HostServices, KernelView, ReadPhysical, SourceBytes};
 use crate::config::Value;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Source};
+use crate::kernel::Mapping;
 use crate::machine::Machine;
 use crate::manifest::Manifest;
 use crate::page::{Block, ClassSet, Erase, PackBuffer, PackedBatch, PackedPage, PageList, RangeVerdict, Run, Verdict};
@@ -227,6 +228,65 @@ impl ReadPhysical for WithMemory {
             to.copy_from_slice(from);
         }
         n
+    }
+}
+
+/// A host whose machine has a kernel, for [`Setup::host`]: pieces of memory by kernel address, and the mem_map as one of
+/// them. Kernel and physical addresses are the same.
+#[derive(Debug, Default)]
+pub struct WithKernel {
+    /// (kernel address, bytes)
+    pub memory: Vec<(u64, Vec<u8>)>,
+    /// names and addresses
+    pub symbols: Vec<(String, u64)>,
+    /// address of the `struct page` of PFN 0, and bytes of each
+    pub mem_map: (u64, u64),
+}
+
+impl WithKernel {
+    /// The host.
+    pub fn host(self) -> Host {
+        Host::new(Arc::new(self))
+    }
+
+    fn at(&self, address: u64) -> &[u8] {
+        let piece = |(start, bytes): &'_ (u64, Vec<u8>)| address.checked_sub(*start).filter(|d| *d < bytes.len() as u64).is_some();
+        let found = self.memory.iter().find(|p| piece(p));
+        found.and_then(|(start, bytes)| bytes.get((address - start) as usize..)).unwrap_or_default()
+    }
+}
+
+impl HostServices for WithKernel {
+    fn log(&self, _: u32, _: &str) {}
+    fn cancelled(&self) -> bool {
+        false
+    }
+    fn kernel(&self) -> Option<&dyn KernelView> {
+        Some(self)
+    }
+}
+
+impl KernelView for WithKernel {
+    fn symbol(&self, name: &str) -> Option<u64> {
+        self.symbols.iter().find(|(n, _)| n == name).map(|(_, address)| *address)
+    }
+    fn translate(&self, vaddr: u64) -> Option<Mapping> {
+        let len = self.at(vaddr).len() as u64;
+        (len > 0).then_some(Mapping { paddr: vaddr, len, flags: 0, reserved: 0 })
+    }
+    fn read(&self, vaddr: u64, buf: &mut [u8]) -> usize {
+        let from = self.at(vaddr);
+        let n = from.len().min(buf.len());
+        buf.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        n
+    }
+    fn struct_page(&self, pfn: u64) -> Option<u64> {
+        let address = pfn.checked_mul(self.mem_map.1)?.checked_add(self.mem_map.0)?;
+        (!self.at(address).is_empty()).then_some(address)
+    }
+    fn pfn(&self, struct_page: u64) -> Option<u64> {
+        let distance = struct_page.checked_sub(self.mem_map.0)?;
+        (!self.at(struct_page).is_empty()).then(|| distance / self.mem_map.1.max(1))
     }
 }
 

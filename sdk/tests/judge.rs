@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // a test that cannot go on fails
 
 use coresift_sdk::linux::{Contradiction, Judgement, PageRules, StructPages, Vmcoreinfo};
-use coresift_sdk::{Machine, Verdict};
+use coresift_sdk::{Folio, Kernel, Machine, Verdict, testkit};
 
 /// VMCOREINFO of Debian's 6.1 on x86_64, as far as pages go.
 const LINUX_6_1: &str = "\
@@ -307,4 +307,30 @@ fn a_kernel_newer_than_the_rules_is_judged_by_its_exports_and_says_so() {
     let unknown = self::rules(&renamed);
     assert!(!unknown.decidable().contains(Verdict::USER) && unknown.decidable().contains(Verdict::FREE));
     assert!(unknown.notes().iter().any(|gap| gap.class == Verdict::USER && gap.text.contains("compound_head")), "{:?}", unknown.notes());
+}
+
+#[test]
+fn a_plugin_finds_the_folio_of_a_page_through_the_kernel() {
+    let text = LINUX_6_12.as_bytes().to_vec();
+    let machine = Machine { vmcoreinfo: text, ..machine() };
+    let mut pages = vec![USED; 0x1010];
+    pages[0x1000..0x1004].copy_from_slice(&compound(Page { flags: 1 << 6, ..ANON }, 2));
+    let bytes: Vec<u8> = pages.iter().flat_map(|p| p.bytes()).collect();
+    let host = testkit::WithKernel {
+        memory: vec![(MEM_MAP, bytes), (0xffff_ffff_8100_0000, b"stamp".to_vec())],
+        symbols: vec![("acme_stamp".into(), 0xffff_ffff_8100_0000)],
+        mem_map: (MEM_MAP, 64),
+    };
+    let kernel = Kernel::of(&host.host(), &machine).unwrap();
+    let rules = PageRules::find(kernel.info(), &machine).unwrap();
+    assert_eq!(kernel.folio(0x1002, &rules).unwrap(), Folio { head: 0x1000, order: 2 });
+    assert_eq!(kernel.folio(0x1000, &rules).unwrap(), Folio { head: 0x1000, order: 2 });
+    assert_eq!(kernel.folio(0x1005, &rules).unwrap(), Folio { head: 0x1005, order: 0 });
+    assert!(kernel.folio(0x2000, &rules).is_err(), "no such page");
+    assert_eq!(kernel.pfn(MEM_MAP + 0x1002 * 64), Some(0x1002));
+    let mut stamp = [0u8; 5];
+    kernel.read(kernel.symbol("acme_stamp").unwrap(), &mut stamp).unwrap();
+    assert_eq!((&stamp, kernel.symbol("acme_other")), (b"stamp", None));
+    let e = kernel.read(0xffff_ffff_8100_0003, &mut stamp).unwrap_err();
+    assert!(e.message.contains("0xffffffff81000005"), "{}", e.message);
 }
