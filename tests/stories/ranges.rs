@@ -2,17 +2,21 @@
 
 use coresift_tests::kdump::Kdump;
 use coresift_tests::vmcores::KDUMP_6_1;
-use coresift_tests::{Run, coresift, scratch};
+use coresift_tests::{Run, coresift, peers, scratch};
 use serde_json::Value;
 
 /// Dumps 6.1 with the page filter at this level and these settings of `ranges`.
 fn with(folder: &std::path::Path, level: i32, settings: &str) -> Run {
+    beside(folder, &format!("plugin = \"linux\"\nlevel = {level}"), settings, &KDUMP_6_1.path())
+}
+
+/// Dumps an input with another filter and these settings of `ranges`.
+fn beside(folder: &std::path::Path, other: &str, settings: &str, input: &std::path::Path) -> Run {
     let profile = folder.join("ranges.toml");
-    let text = format!(
-        "extends = \"kdump\"\n[[filter]]\nplugin = \"linux\"\nlevel = {level}\n[[filter]]\nplugin = \"ranges\"\n{settings}\n[compress]\nplugin = \"none\"\n"
-    );
+    let text =
+        format!("extends = \"kdump\"\n[[filter]]\n{other}\n[[filter]]\nplugin = \"ranges\"\n{settings}\n[compress]\nplugin = \"none\"\n");
     std::fs::write(&profile, text).unwrap();
-    let (input, out) = (KDUMP_6_1.path(), folder.join("out"));
+    let out = folder.join("out");
     let args = ["dump".as_ref(), "--json".as_ref(), "--force".as_ref(), "--progress".as_ref(), "none".as_ref(), "--profile".as_ref()];
     coresift(args.into_iter().chain([profile.as_os_str(), input.as_os_str(), out.as_os_str()]))
 }
@@ -63,12 +67,38 @@ fn what_is_to_be_kept_is_kept_against_every_other_filter() {
 }
 
 #[test]
+fn zero_pages_that_are_to_be_kept_are_stored_and_no_longer_counted_as_zero() {
+    let folder = scratch();
+    let manifest = KDUMP_6_1.manifest();
+    let zero = |keep: &str| {
+        let report = beside(folder.path(), "plugin = \"zero\"", &format!("keep = [{keep}]"), &KDUMP_6_1.path()).status(0).json();
+        assert_eq!(dumped(folder.path()).len() as u64, manifest["pfns"].as_u64().unwrap(), "zero pages are readable either way");
+        peers::same_pages(&KDUMP_6_1.path(), &folder.path().join("out"), 0);
+        assert_eq!(class(&report, "zero") + report["pages"]["stored"].as_u64().unwrap(), manifest["pfns"].as_u64().unwrap());
+        class(&report, "zero")
+    };
+    assert_eq!(zero(""), manifest["zero_pages"].as_u64().unwrap());
+    assert_eq!(zero("\"0x0-0xffffffffff\""), 0);
+}
+
+#[test]
 fn pages_that_match_a_pattern_are_left_out_or_kept() {
     let folder = scratch();
     let marks = &KDUMP_6_1.manifest()["markers"];
     let report = with(folder.path(), 31, "exclude_pattern = [\"text:LABMARK-PIPEB-@0\"]").status(0).json();
     assert_eq!(class(&report, "pattern"), marks["reference_d31"]["PIPEB"].as_u64().unwrap());
     // The same anywhere in the page: every page that has it, at a level that reads all of memory.
+    let freed = with(folder.path(), -1, "exclude_pattern = [\"text:LABMARK-FREED-@0\"]").status(0).json();
+    assert_eq!(class(&freed, "pattern"), marks["vmcore"]["FREED"].as_u64().unwrap());
+    assert_eq!(dumped(folder.path()).len() as u64, KDUMP_6_1.manifest()["pfns"].as_u64().unwrap() - class(&freed, "pattern"));
+    // A keep in either form beats it.
+    for keep in ["keep = [\"0x0-0xffffffffff\"]", "keep_pattern = [\"hex:4c 41 ?? 4d@0\"]"] {
+        let kept = with(folder.path(), -1, &format!("exclude_pattern = [\"text:LABMARK-FREED-@0\"]\n{keep}")).status(0).json();
+        assert_eq!(kept["pages"]["excluded"], 0, "{keep}: {kept}");
+    }
+    // Pages that are dropped unread are not looked at: 6 of these pages are not in the free lists.
+    let unread = with(folder.path(), 31, "keep_pattern = [\"text:LABMARK-FREED-@0\"]").status(0).json();
+    assert_eq!(class(&unread, "free"), KDUMP_6_1.manifest()["reference_levels"]["31"]["statistics"]["free"].as_u64().unwrap());
     let anywhere = with(folder.path(), -1, "exclude_pattern = [\"text:LABMARK-URAND-\"]").status(0).json();
     assert!(class(&anywhere, "pattern") >= marks["vmcore"]["URAND"].as_u64().unwrap(), "{anywhere}");
     let bytes = std::fs::read(folder.path().join("out")).unwrap();
@@ -85,9 +115,24 @@ fn settings_that_make_no_sense_end_the_run_before_anything_is_written() {
         (&format!("exclude = [\"Kernel code\"]\n{iomem}"), vec!["no such name", "Kernel image, System RAM"]),
         ("exclude = [\"Kernel code\"]\niomem = \"/nowhere/iomem\"", vec!["/nowhere/iomem", "save /proc/iomem as root"]),
         ("keep_pattern = [\"SECRET\"]", vec!["keep_pattern", "text:SECRET"]),
+        ("exclude = [\"01000000-02000000\"]", vec!["exclude", "must begin with 0x"]), // copied from /proc/iomem
+        ("exclude_pattern = [\"hex:abc\"]", vec!["exclude_pattern", "a byte has two digits", "hex:deadbeef"]),
+        ("exclude_pattern = [\"hex:00@4096\"]", vec!["exclude_pattern", "beyond the page"]),
     ] {
         let run = with(folder.path(), 31, settings).status(2);
         run.says(&says);
         assert!(!folder.path().join("out").exists() && !folder.path().join("out.incomplete").exists());
+    }
+}
+
+#[test]
+fn settings_of_the_wrong_type_are_refused_before_the_input_is_looked_at() {
+    let folder = scratch();
+    let nowhere = folder.path().join("nowhere");
+    for (settings, says) in [
+        ("exclude = 4096", vec!["exclude", "not a list of texts"]),
+        ("exclude_patern = [\"text:SECRET\"]", vec!["exclude_patern", "exclude_pattern"]),
+    ] {
+        beside(folder.path(), "plugin = \"zero\"", settings, &nowhere).status(2).says(&says);
     }
 }

@@ -24,7 +24,10 @@ pub fn manifest() -> Manifest {
         .key(Key::list("keep", "ranges to keep: 0x1000-0x1fff, 0x1000+64KiB, or a name of /proc/iomem"))
         .key(Key::list("exclude", "ranges to drop, written the same way"))
         .key(Key::text("iomem", "", "a saved copy of /proc/iomem, for names"))
-        .key(Key::list("keep_pattern", "pages to keep by their bytes: text:WORD, hex:DEAD??EF, with @OFFSET in the page"))
+        .key(Key::list(
+            "keep_pattern",
+            "pages to keep by their bytes, if none drops them unread: text:WORD, hex:DEAD??EF, @OFFSET for a place",
+        ))
         .key(Key::list("exclude_pattern", "pages to drop by their bytes, written the same way"))
 }
 
@@ -120,6 +123,7 @@ mod tests {
         for (key, text, says) in [
             ("exclude", "0x2000-0x1000", "ends before it begins"),
             ("exclude", "0x1000-0xzz", "0x1000-0x1fff"),
+            ("exclude", "00100000-001fffff", "begin with 0x"),
             ("keep", "Kernel code", "iomem"),
             ("exclude_pattern", "SECRET", "text:SECRET"),
             ("exclude_pattern", "hex:abc", "two digits"),

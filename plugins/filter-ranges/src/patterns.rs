@@ -80,7 +80,8 @@ fn hex(text: &str) -> Result<Vec<Option<u8>>> {
     }
     let byte = |pair: &[char]| {
         let pair: String = pair.iter().collect();
-        if pair == "??" { Ok(None) } else { u8::from_str_radix(&pair, 16).map(Some).map_err(|_| wrong(format!("`{pair}` is no byte"))) }
+        let value = u8::from_str_radix(&pair, 16).ok().filter(|_| pair.chars().all(|c| c.is_ascii_hexdigit()));
+        if pair == "??" { Ok(None) } else { value.map(Some).ok_or_else(|| wrong(format!("`{pair}` is no byte"))) }
     };
     digits.chunks(2).map(byte).collect()
 }
@@ -100,6 +101,25 @@ mod tests {
         for text in ["hex:dead@101", "hex:de??ad", "text:a@c", "hex:dead@4094"] {
             assert!(!matches(text), "{text}");
         }
-        assert!(Pattern::parse("hex:??", 4096).is_err());
+    }
+
+    #[test]
+    fn what_is_no_pattern_or_matches_nothing_or_everything_is_refused() {
+        let long = format!("text:{}", "x".repeat(4097));
+        for (text, says) in [
+            ("hex:??", "every page"),
+            ("hex:+f+f", "`+f` is no byte"),
+            ("hex:d\u{e9}", "no byte"),
+            ("hex:00@x", "`x` is no offset"),
+            ("hex:00@4096", "beyond the page"),
+            ("hex:00@18446744073709551615", "beyond the page"),
+            ("text:@0", "empty"),
+            ("word:SECRET", "no kind of pattern"),
+            (&long, "beyond the page"),
+        ] {
+            let e = Pattern::parse(text, 4096).err().unwrap_or_else(|| panic!("{text} is accepted"));
+            assert!(e.message.contains(says) && e.hint.contains("text:SECRET"), "{text}: {}", e.message);
+        }
+        assert!(Pattern::parse(&long, 1 << 16).is_ok(), "a page of 64 KiB has room for it");
     }
 }

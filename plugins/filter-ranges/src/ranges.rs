@@ -64,7 +64,7 @@ impl Iomem {
         if self.lines.is_none() {
             self.lines = Some(read(&self.path)?);
         }
-        let lines = self.lines.as_deref().unwrap_or_default();
+        let (name, lines) = (name.trim(), self.lines.as_deref().unwrap_or_default());
         let found: Vec<_> = lines.iter().filter(|(n, _)| n == name).map(|(_, range)| range.clone()).collect();
         if !found.is_empty() {
             return Ok(found);
@@ -83,52 +83,68 @@ fn read(path: &str) -> Result<Vec<(String, Range<u64>)>> {
     let line = |line: &str| {
         let (range, name) = line.trim().split_once(" : ")?;
         let (start, last) = range.split_once('-')?;
-        let hex = |t: &str| u64::from_str_radix(t, 16).ok();
-        Some((name.to_owned(), hex(start)?..hex(last)?.saturating_add(1)))
+        Some((name.to_owned(), digits_of(start, 16)?..digits_of(last, 16)?.saturating_add(1)))
     };
     let lines: Vec<_> = text.lines().filter_map(line).collect();
-    if !lines.is_empty() && lines.iter().all(|(_, range)| *range == (0..1)) {
+    if lines.is_empty() {
+        let message = format!("{path} has no line such as `00100000-07ffffff : System RAM`");
+        return Err(Error::new(ErrorKind::Config, message).hint("save it again: sudo cat /proc/iomem > FILE"));
+    }
+    if lines.iter().all(|(_, range)| *range == (0..1)) {
         let message = format!("{path} has only zeros for addresses: it was not saved by root");
         return Err(Error::new(ErrorKind::Config, message).hint("save it again: sudo cat /proc/iomem > FILE"));
     }
     Ok(lines)
 }
 
-/// A range in numbers; `None` if the text does not begin like a number and so is a name.
+/// A range in numbers; `None` if the text does not read like one and so is a name: that of a PCI device is 0000:00:02.0.
 fn by_number(text: &str) -> Option<Result<Range<u64>>> {
     let text = text.trim();
-    let split = text.split_once('-').map(|(a, b)| (a, b, false)).or_else(|| text.split_once('+').map(|(a, b)| (a, b, true)));
-    let Some((start, rest, is_length)) = split.filter(|_| text.starts_with(|c: char| c.is_ascii_digit())) else {
-        return text.starts_with(|c: char| c.is_ascii_digit()).then(|| Err(wrong("is no range")));
+    let Some(at) = text.find(['-', '+']) else {
+        let is_number = text.starts_with("0x") || (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()));
+        return is_number.then(|| Err(wrong("is a number and no range")));
     };
-    let range = || {
-        let start = number(start.trim()).ok_or_else(|| wrong(format!("`{}` is no address", start.trim())))?;
-        let bad = || wrong(format!("`{}` is no {}", rest.trim(), if is_length { "length" } else { "address" }));
-        if is_length {
-            let len = length(rest.trim()).ok_or_else(bad)?;
-            return start.checked_add(len).map(|end| start..end).ok_or_else(|| wrong("ends beyond 64 bits"));
-        }
-        let last = number(rest.trim()).ok_or_else(bad)?;
-        if last < start { Err(wrong("ends before it begins")) } else { Ok(start..last.saturating_add(1)) }
-    };
-    Some(range())
+    let (start, rest) = text.split_at(at);
+    let (start, is_length, rest) = (start.trim(), rest.starts_with('+'), rest.get(1..).unwrap_or_default().trim());
+    let digits = start.strip_prefix("0x").unwrap_or(start);
+    let is_number = !start.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    (is_number || start.starts_with("0x")).then(|| bytes_of(start, rest, is_length))
 }
 
-/// A number, hexadecimal with `0x`.
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
+/// The bytes from an address on, up to a last one or for a length.
+fn bytes_of(start: &str, rest: &str, is_length: bool) -> Result<Range<u64>> {
+    let start = address(start)?;
+    if is_length {
+        return match length(rest).ok_or_else(|| wrong(format!("`{rest}` is no length")))? {
+            0 => Err(wrong("is empty")),
+            len => start.checked_add(len).map(|end| start..end).ok_or_else(|| wrong("ends beyond 64 bits")),
+        };
     }
+    let last = address(rest)?;
+    if last < start { Err(wrong("ends before it begins")) } else { Ok(start..last.saturating_add(1)) }
 }
 
-/// A number of bytes, also with KiB, MiB, GiB, TiB.
+/// An address. It must begin with `0x`: `/proc/iomem` writes hexadecimal numbers without it, and one that is copied from
+/// there would else be another place, and its pages lost.
+fn address(text: &str) -> Result<u64> {
+    let Some(digits) = text.strip_prefix("0x") else {
+        return Err(wrong(format!("`{text}` is no address: it must begin with 0x")));
+    };
+    digits_of(digits, 16).ok_or_else(|| wrong(format!("`{text}` is no address")))
+}
+
+/// A number of digits alone: the standard library also takes a sign.
+fn digits_of(text: &str, radix: u32) -> Option<u64> {
+    u64::from_str_radix(text, radix).ok().filter(|_| text.chars().all(|c| c.is_digit(radix)))
+}
+
+/// A number of bytes, hexadecimal with `0x`; also with KiB, MiB, GiB, TiB.
 fn length(text: &str) -> Option<u64> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    match units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift))) {
-        Some((count, shift)) => number(count.trim())?.checked_mul(1 << shift),
-        None => number(text),
-    }
+    let (count, shift) = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift))).unwrap_or((text, 0));
+    let count = count.trim();
+    let number = count.strip_prefix("0x").map_or_else(|| digits_of(count, 10), |hex| digits_of(hex, 16));
+    number?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -140,9 +156,33 @@ mod tests {
         let of = |text| by_number(text).map(|r| r.unwrap());
         assert_eq!(of("0x100000-0x1fffff"), Some(0x10_0000..0x20_0000));
         assert_eq!(of("0x100000+1MiB"), Some(0x10_0000..0x20_0000));
-        assert_eq!(of("4096 + 4096"), Some(4096..8192));
+        assert_eq!(of("0x1000 + 4096"), Some(4096..8192));
+        assert_eq!(of("0x1000+0x10KiB"), Some(0x1000..0x5000));
         assert_eq!(of("Kernel code"), None);
         assert_eq!(of("System RAM"), None);
+        assert_eq!(of("0000:00:02.0"), None, "a PCI device");
+        assert_eq!(of("PCI MMCONFIG 0000 [bus 00-ff]"), None);
+    }
+
+    #[test]
+    fn what_could_be_another_place_than_meant_is_refused() {
+        for (text, says) in [
+            ("01000000-02000000", "must begin with 0x"), // copied from /proc/iomem
+            ("e0000000-efffffff", "must begin with 0x"),
+            ("0x1000-1fff", "must begin with 0x"),
+            ("0x+1000-0x1fff", "`0x` is no address"),
+            ("0x1000-0x+1fff", "no address"),
+            ("0x1000++4096", "no length"),
+            ("0x1000+4 parsecs", "no length"),
+            ("0x1000+0", "is empty"),
+            ("0x1000+16777216TiB", "no length"),
+            ("0xffffffffffffffff+4096", "beyond 64 bits"),
+            ("0x1000-", "no address"),
+            ("4096", "no range"),
+        ] {
+            let e = by_number(text).and_then(Result::err).unwrap_or_else(|| panic!("{text} is accepted"));
+            assert!(e.message.contains(says) && e.hint.contains("0x1000-0x1fff"), "{text}: {}", e.message);
+        }
     }
 
     #[test]
@@ -158,5 +198,8 @@ mod tests {
         std::fs::write(file.path(), "00000000-00000000 : System RAM\n").unwrap();
         let e = Iomem::new(file.path().to_str().unwrap()).by_name("System RAM").err().unwrap();
         assert!(e.message.contains("only zeros"), "{}", e.message);
+        std::fs::write(file.path(), "no iomem\n").unwrap();
+        let e = Iomem::new(file.path().to_str().unwrap()).by_name("System RAM").err().unwrap();
+        assert!(e.message.contains("no line such as"), "{}", e.message);
     }
 }
