@@ -51,11 +51,23 @@ pub struct Candidate {
 pub struct Ways {
     /// candidates by what the kernel says of itself, likeliest first
     pub told: Vec<Candidate>,
-    /// given a physical address that the kernel's text may begin at, the candidates for it
-    #[allow(clippy::type_complexity)] // one field, named here
-    pub at: Option<Box<dyn Fn(u64) -> Vec<Candidate>>>,
+    /// the `NUMBER()` of VMCOREINFO that the first candidate is made of, if the kernel has it
+    pub number: &'static str,
+    /// how to look for an image that is elsewhere
+    pub search: Option<Search>,
+}
+
+/// Candidates for a place that the image may begin at.
+pub type At = dyn Fn(u64) -> Vec<Candidate>;
+
+/// How an image is searched in physical memory.
+pub struct Search {
+    /// kernel address that lies at such a place, as aligned as the image
+    pub image_start: u64,
     /// alignment of the image in physical memory
     pub align: u64,
+    /// given the physical address of `image_start`, the candidates
+    pub at: Box<At>,
 }
 
 /// What the table of architectures needs to know.

@@ -60,6 +60,8 @@ pub struct Format {
     pub read_only: u64,
     /// entries above the leaf restrict, too (x86); else only the leaf counts
     pub inherit: bool,
+    /// except those of the top table, which have no such bits (PAE)
+    pub plain_top: bool,
 }
 
 /// Page tables.
@@ -99,6 +101,8 @@ pub enum Fault {
     NotPresent(u64, usize, u64),
     /// the entry cannot be read
     Unreadable(u64, usize, u64),
+    /// the entry is present, but of a kind that its level does not have: what was read is no page table
+    Reserved(u64, usize, u64),
     /// no page tables are known for the address
     Unknown(u64),
 }
@@ -109,6 +113,7 @@ impl std::fmt::Display for Fault {
             Self::Outside(v) => write!(f, "{v:#x} is no kernel address"),
             Self::NotPresent(v, level, at) => write!(f, "{v:#x} is not mapped: level {level}, entry at physical {at:#x}"),
             Self::Unreadable(v, level, at) => write!(f, "{v:#x}: level {level}, entry at physical {at:#x} cannot be read"),
+            Self::Reserved(v, level, at) => write!(f, "{v:#x}: level {level}, entry at physical {at:#x} is no page-table entry"),
             Self::Unknown(v) => write!(f, "{v:#x}: no page tables are known for this address"),
         }
     }
@@ -134,6 +139,11 @@ impl Format {
     fn address_of(&self, entry: u64) -> u64 {
         let moved = self.moved.map_or(0, |m| (entry >> m.from & low_bits(m.bits)) << m.to);
         entry & self.address | moved
+    }
+
+    /// Pages of the last level are told like tables (arm64: 11); on x86 the bit means something else there (PAT).
+    fn page_is_table_like(&self) -> bool {
+        matches!(self.leaf, Leaf::BitClear(_))
     }
 
     fn is_leaf(&self, entry: u64) -> bool {
@@ -175,9 +185,15 @@ impl Paging {
             if entry & self.format.present == 0 {
                 return Err(Fault::NotPresent(vaddr, number, at));
             }
+            // A leaf where none may be: arm64's 01 at the last level or above the blocks, x86's PS above 1 GiB.
+            let looks_leaf = self.format.is_leaf(entry);
+            let reserved = if number == last { looks_leaf && self.format.page_is_table_like() } else { looks_leaf && !level.leaf };
+            if reserved {
+                return Err(Fault::Reserved(vaddr, number, at));
+            }
             let address = self.format.address_of(entry);
-            let leaf = number == last || level.leaf && self.format.is_leaf(entry);
-            if leaf || self.format.inherit {
+            let leaf = number == last || looks_leaf;
+            if leaf || self.format.inherit && !(self.format.plain_top && number == 0) {
                 executable &= entry & self.format.no_execute == 0;
                 writable &= (self.format.writable == 0 || entry & self.format.writable != 0) && entry & self.format.read_only == 0;
             }
@@ -200,5 +216,118 @@ impl Paging {
         }
         let above = |bits: u32| vaddr >> bits == u64::MAX >> bits;
         if self.upper_half { above(self.va_bits) } else { above(self.va_bits - 1) || vaddr >> (self.va_bits - 1) == 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Tables;
+
+    /// Two levels of 512 entries over pages of 4 KiB, entries told apart as by x86 (PS) or by arm64 (type).
+    fn paging(leaf: Leaf) -> Paging {
+        let format = Format {
+            entry: 8,
+            big_endian: false,
+            present: 1,
+            leaf,
+            address: 0x000f_ffff_ffff_f000,
+            moved: None,
+            no_execute: 1 << 63,
+            writable: 2,
+            read_only: 0,
+            inherit: true,
+            plain_top: false,
+        };
+        let levels = vec![Level { shift: 21, bits: 9, leaf: false }, Level { shift: 12, bits: 9, leaf: false }];
+        Paging { root: 0x1000, levels, format, va_bits: 30, upper_half: false }
+    }
+
+    #[test]
+    fn entries_that_a_level_does_not_have_are_no_page_tables() {
+        let mut memory = Tables::default();
+        // x86: PS in an entry that must lead to a table; in the last level the bit is PAT and means nothing here.
+        let x86 = paging(Leaf::Bit(7));
+        memory.put64(0x1000, 0x2000 | 3 | 1 << 7);
+        assert_eq!(x86.translate(&memory, 0), Err(Fault::Reserved(0, 0, 0x1000)));
+        memory.put64(0x1000, 0x2000 | 3);
+        memory.put64(0x2000, 0x5000 | 3 | 1 << 7);
+        assert_eq!(x86.translate(&memory, 0x12).map(|m| m.paddr), Ok(0x5012));
+        // arm64: 01 is a block, which neither this level nor the last one has (Arm ARM D8.3).
+        let arm64 = paging(Leaf::BitClear(1));
+        memory.put64(0x1000, 0x2000 | 1);
+        assert_eq!(arm64.translate(&memory, 0), Err(Fault::Reserved(0, 0, 0x1000)));
+        memory.put64(0x1000, 0x2000 | 3);
+        memory.put64(0x2000, 0x5000 | 1);
+        assert_eq!(arm64.translate(&memory, 0), Err(Fault::Reserved(0, 1, 0x2000)));
+    }
+
+    #[test]
+    fn what_a_table_forbids_no_leaf_allows() {
+        let mut memory = Tables::default();
+        memory.put64(0x1000, 0x2000 | 1 | 1 << 63);
+        memory.put64(0x2000, 0x5000 | 3);
+        let x86 = paging(Leaf::Bit(7));
+        let rules = |paging: &Paging| paging.translate(&memory, 0).map(|m| (m.executable, m.writable));
+        assert_eq!(rules(&x86), Ok((false, false)), "SDM volume 3, 4.6");
+        assert_eq!(rules(&Paging { format: Format { plain_top: true, ..x86.format }, ..x86.clone() }), Ok((true, true)));
+        assert_eq!(rules(&Paging { format: Format { inherit: false, ..x86.format }, ..x86 }), Ok((true, true)));
+    }
+
+    #[test]
+    fn a_walk_shows_what_it_passes_and_a_fault_is_one_line() {
+        let mut memory = Tables::default();
+        let x86 = paging(Leaf::Bit(7));
+        memory.put64(0x1008, 0x2000 | 3);
+        memory.put64(0x2000, 0);
+        let mut steps = Vec::new();
+        let found = x86.walk(&memory, 0x20_3000, |step| steps.push(step));
+        assert_eq!(found, Err(Fault::NotPresent(0x20_3000, 1, 0x2018)));
+        assert_eq!(steps, [Step { level: 0, at: 0x1008, entry: 0x2003 }, Step { level: 1, at: 0x2018, entry: 0 }]);
+        memory.put64(0x1008, 0x7000_0000 | 3);
+        let cases = [
+            (0x20_3000, "0x203000: level 1, entry at physical 0x70000018 cannot be read"),
+            (0x40_0000, "0x400000 is not mapped: level 0, entry at physical 0x1010"),
+            (0x4000_0000, "0x40000000 is no kernel address"),
+        ];
+        for (vaddr, text) in cases {
+            assert_eq!(x86.translate(&memory, vaddr).map_err(|e| e.to_string()), Err(text.to_owned()));
+        }
+        assert_eq!(Fault::Reserved(1, 2, 3).to_string(), "0x1: level 2, entry at physical 0x3 is no page-table entry");
+    }
+
+    #[test]
+    fn entries_of_the_other_byte_order_and_of_4_bytes() {
+        let mut memory = Tables::default();
+        let base = paging(Leaf::Bit(7));
+        let big = Paging { format: Format { big_endian: true, ..base.format }, ..base.clone() };
+        memory.put(0x1000, &(0x2000u64 | 3).to_be_bytes());
+        memory.put(0x2000, &(0x5000u64 | 3).to_be_bytes());
+        assert_eq!(big.translate(&memory, 0x34).map(|m| m.paddr), Ok(0x5034));
+        assert!(base.translate(&memory, 0x34).is_err());
+    }
+
+    #[test]
+    fn garbage_never_does_more_than_a_walk() {
+        // A generator with a fixed seed (Knuth's MMIX): every entry, address and geometry is noise.
+        let mut seed = 42u64;
+        let mut noise = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed ^ seed >> 29
+        };
+        let mut memory = Tables::default();
+        (0..4096).for_each(|i| memory.put64(i * 8, noise()));
+        for _ in 0..20_000 {
+            let leaf = if noise() & 1 == 0 { Leaf::Bit(7) } else { Leaf::BitClear(1) };
+            let mut p = paging(leaf);
+            p.root = noise() & if noise() & 1 == 0 { 0x7000 } else { u64::MAX };
+            p.format.address = if noise() & 1 == 0 { 0x7000 } else { u64::MAX };
+            p.format.moved = Some(Moved { from: 12, bits: 4, to: 48 }).filter(|_| noise() & 1 == 0);
+            p.va_bits = 64;
+            let (vaddr, mut steps) = (noise(), 0);
+            let found = p.walk(&memory, vaddr, |_| steps += 1);
+            assert!(steps <= p.levels.len());
+            assert!(found.is_ok_and(|m| m.len > 0 && m.len <= 4096) || found.is_err());
+        }
     }
 }

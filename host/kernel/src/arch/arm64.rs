@@ -2,7 +2,7 @@
 
 use coresift_sdk::linux::Version;
 
-use super::{Candidate, Linear, Question, Ways};
+use super::{Candidate, Linear, Question, Search, Ways};
 use crate::paging::{Format, Leaf, Level, Moved, Paging};
 
 /// `MIN_KIMG_ALIGN` (arch/arm64/include/asm/boot.h): the distance of image and physical address is a multiple of it.
@@ -10,6 +10,8 @@ const ALIGN: u64 = 2 << 20;
 /// How far symbols may lie from `_stext`: the image is at most some 100 MiB, with everything built in.
 const IMAGE_BEFORE: u64 = 64 << 20;
 const IMAGE_BEHIND: u64 = 512 << 20;
+/// Distance of the image's kernel and physical addresses (arch/arm64/kernel/vmcore_info.c).
+const VOFFSET: &str = "kimage_voffset";
 /// Sizes of the virtual address space that kernels can be built for (CONFIG_ARM64_VA_BITS).
 const VA_BITS: [u32; 6] = [48, 39, 42, 47, 36, 52];
 
@@ -69,6 +71,7 @@ impl Geometry {
                 writable: 0,
                 read_only: 1 << 7, // AP[2]
                 inherit: false,
+                plain_top: false,
             },
             va_bits: self.va_bits,
             upper_half: true,
@@ -113,36 +116,25 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
         };
         Linear { start, last, paddr: start.wrapping_sub(page_offset).wrapping_add(phys_offset) }
     };
-    let at = move |offset: u64| -> Vec<Candidate> {
+    let with = move |offset: u64, va_bits: u32| {
         let start = anchor.saturating_sub(IMAGE_BEFORE);
         let image = Linear { start, last: anchor.saturating_add(IMAGE_BEHIND), paddr: start.wrapping_sub(offset) };
-        let with = |va_bits: u32| {
-            let geometry = Geometry::new(page_shift, va_bits, configured.unwrap_or(va_bits));
-            let paging = root.and_then(|root| image.translate(root)).map(|(paddr, _)| {
-                let paging = geometry.paging(paddr);
-                Paging { format: Format { big_endian, ..paging.format }, ..paging }
-            });
-            let what = format!("arm64, pages of {} KiB, {va_bits} bits, kimage_voffset {offset:#x}", 1 << (page_shift - 10));
-            Candidate { image, paging, direct: Some(direct(va_bits)), phys_base: None, what }
-        };
-        let mut candidates: Vec<_> = sizes.iter().map(|&va_bits| with(va_bits)).collect();
-        candidates.extend(candidates.first().cloned().map(|c| Candidate {
-            paging: None,
-            what: format!("{}, no page tables", c.what),
-            ..c
-        }));
-        candidates
+        let geometry = Geometry::new(page_shift, va_bits, configured.unwrap_or(va_bits));
+        let paging = root.and_then(|root| image.translate(root)).map(|(paddr, _)| {
+            let paging = geometry.paging(paddr);
+            Paging { format: Format { big_endian, ..paging.format }, ..paging }
+        });
+        let what = format!("arm64, pages of {} KiB, {va_bits} bits, kimage_voffset {offset:#x}", 1 << (page_shift - 10));
+        Candidate { image, paging, direct: Some(direct(va_bits)), phys_base: None, what }
     };
     let image_start = anchor & !(ALIGN - 1);
-    let told = match number("kimage_voffset") {
-        Some(offset) => at(offset),
-        // Before 4.6 the image lies in the map of all RAM.
-        None => {
-            let map = direct(configured.unwrap_or(48));
-            at(map.start.wrapping_sub(map.paddr))
-        }
+    let told = match number(VOFFSET) {
+        Some(offset) => sizes.iter().map(|&va_bits| with(offset, va_bits)).collect(),
+        // Before 4.6 the image lies in the map of all RAM, whose place depends on the size.
+        None => sizes.iter().map(|&va_bits| with(direct(va_bits).start.wrapping_sub(direct(va_bits).paddr), va_bits)).collect(),
     };
-    Some(Ways { told, at: Some(Box::new(move |start| at(image_start.wrapping_sub(start)))), align: ALIGN })
+    let at = move |start: u64| sizes.iter().map(|&va_bits| with(image_start.wrapping_sub(start), va_bits)).collect();
+    Some(Ways { told, number: VOFFSET, search: Some(Search { image_start, align: ALIGN, at: Box::new(at) }) })
 }
 
 #[cfg(test)]
@@ -175,7 +167,7 @@ mod tests {
             let paging = Geometry::new(page_shift, va_bits, va_bits).paging(0);
             (paging.levels.len(), paging.levels[0].bits)
         };
-        assert_eq!([of(12, 39), of(12, 48), of(12, 52)], [(3, 9), (4, 9), (5, 4)]);
+        assert_eq!([of(12, 36), of(12, 39), of(12, 48), of(12, 52)], [(3, 6), (3, 9), (4, 9), (5, 4)]);
         assert_eq!([of(14, 36), of(14, 47), of(14, 48), of(14, 52)], [(2, 11), (3, 11), (4, 1), (4, 5)]);
         assert_eq!([of(16, 42), of(16, 48), of(16, 52)], [(2, 13), (3, 6), (3, 10)]);
         let short = Geometry::new(16, 48, 52).paging(0);
@@ -189,7 +181,11 @@ mod tests {
             (12, 48, 0xffff_8000_1234_5678_u64),
             (12, 39, 0xffff_ffc0_1234_5678),
             (12, 52, 0xfff0_8000_1234_5678),
+            (12, 36, 0xffff_fff0_1234_5678),
+            (12, 42, 0xffff_fc00_1234_5678),
+            (14, 36, 0xffff_fff0_1234_5678),
             (14, 47, 0xffff_8000_1234_5678),
+            (14, 48, 0xffff_8000_1234_5678),
             (14, 52, 0xfff1_8000_1234_5678),
             (16, 42, 0xffff_fc00_1234_5678),
             (16, 48, 0xffff_8000_1234_5678),
@@ -237,6 +233,15 @@ mod tests {
             let within = v & ((1 << page_shift) - 1);
             assert_eq!(paging.translate(&memory, v).unwrap().paddr, 0x000b_8765_4320_0000 | within, "{page_shift}");
         }
+        // A kernel for 52 bits with 64 KiB pages on a CPU with 48: the top table is still that of 52, its last entries are used.
+        let paging = Geometry::new(16, 48, 52).paging(0x1000_0000);
+        let (mut memory, v48) = (Tables::default(), 0xffff_8000_1234_5678_u64);
+        // Bits 51:42 of the address: 0x3e0, not 0x20 as in a table for 48 bits.
+        memory.put64(0x1000_0000 + 0x3e0 * 8, 0x2000_0000 | TABLE);
+        memory.put64(0x2000_0000, 0x3000_0000 | TABLE);
+        memory.put64(0x3000_0000 + 0x1234 * 8, 0x0000_8765_4321_0000 | TABLE);
+        assert_eq!(paging.translate(&memory, v48).unwrap().paddr, 0x0000_8765_4321_5678);
+        assert!(paging.translate(&memory, v).is_err(), "beyond 48 bits");
         // The same kernel on a CPU without LPA2: these bits are the shareability.
         let paging = Geometry::new(12, 48, 52).paging(0x1000_0000);
         let (mut memory, v) = (Tables::default(), 0xffff_8000_1234_5678_u64);

@@ -32,6 +32,9 @@ const TABLE: [Row; 9] = [
 
 pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
     let arch = question.machine.arch.as_str();
+    if arch == "riscv64" {
+        return riscv64(question);
+    }
     let rows = TABLE.iter().filter(|row| row.arches.contains(&arch));
     let told: Vec<_> = rows
         .map(|row| {
@@ -45,5 +48,25 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
             }
         })
         .collect();
-    (!told.is_empty()).then_some(Ways { told, at: None, align: 0 })
+    (!told.is_empty()).then_some(Ways { told, number: "", search: None })
+}
+
+/// `KERNEL_LINK_ADDR` of riscv64: the last 2 GiB (Documentation/arch/riscv/vm-layout.rst).
+const RISCV_IMAGE: u64 = 0xffff_ffff_8000_0000;
+
+/// riscv64 exports the distances of both its maps (arch/riscv/kernel/vmcore_info.c), since Linux 6.0.
+fn riscv64(question: &Question<'_>) -> Option<Ways> {
+    let number = |name: &str| question.info.number(name).map(i64::cast_unsigned);
+    let offset = number("va_kernel_pa_offset")?;
+    let image = Linear { start: RISCV_IMAGE, last: u64::MAX, paddr: RISCV_IMAGE.wrapping_sub(offset) };
+    let direct = || {
+        let (start, paddr) = (number("PAGE_OFFSET")?, number("phys_ram_base")?);
+        // The map takes a quarter of the address space of a mode (vm-layout.rst: 64 TiB of sv48, 32 PiB of sv57).
+        let bits = number("VA_BITS").and_then(|bits| u32::try_from(bits).ok()).filter(|bits| (39..=57).contains(bits))?;
+        let last = start.checked_add((1u64 << (bits - 2)) - 1)?;
+        Some(Linear { start, last: last.min(RISCV_IMAGE - 1), paddr })
+    };
+    let what = format!("riscv64, image and map of all RAM only, va_kernel_pa_offset {offset:#x}");
+    let told = vec![Candidate { image, paging: None, direct: direct(), phys_base: None, what }];
+    Some(Ways { told, number: "va_kernel_pa_offset", search: None })
 }

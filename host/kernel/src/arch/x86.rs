@@ -18,6 +18,7 @@ fn format(entry: usize) -> Format {
         writable: 2,
         read_only: 0,
         inherit: true,
+        plain_top: entry == 8,
     }
 }
 
@@ -27,14 +28,14 @@ fn two_levels(root: u64) -> Paging {
     Paging { root, levels, format: format(4), va_bits: 32, upper_half: false }
 }
 
-/// PAE (SDM volume 3, 4.4). The entries of the top table have no writable bit, so all of its rules are those below.
+/// PAE (SDM volume 3, 4.4). Bits 1 and 63 of the entries of the top table are reserved (table 4-8): no rules there.
 fn pae(root: u64) -> Paging {
     let levels = vec![
         Level { shift: 30, bits: 2, leaf: false },
         Level { shift: 21, bits: 9, leaf: true },
         Level { shift: 12, bits: 9, leaf: false },
     ];
-    Paging { root, levels, format: Format { writable: 0, ..format(8) }, va_bits: 32, upper_half: false }
+    Paging { root, levels, format: format(8), va_bits: 32, upper_half: false }
 }
 
 pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
@@ -55,7 +56,7 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
         }
         told.push(make(None, "no page tables"));
     }
-    Some(Ways { told, at: None, align: 0 })
+    Some(Ways { told, number: "", search: None })
 }
 
 #[cfg(test)]
@@ -85,5 +86,15 @@ mod tests {
         memory.put64(0x3000 + (v >> 12 & 511) * 8, 0xa_0000_0000 | 3 | 1 << 63);
         let found = pae(0x1000).translate(&memory, v).unwrap();
         assert_eq!((found.paddr, found.executable, found.writable), (0xa_0000_0010, false, true));
+        memory.put64(0x3000 + (v >> 12 & 511) * 8, 0xa_0000_0000 | 1);
+        let found = pae(0x1000).translate(&memory, v).unwrap();
+        assert!(found.executable && !found.writable, "text is not writable: {found:?}");
+        memory.put64(0x2000 + (v >> 21 & 511) * 8, 0xa_0020_0000 | 1 | 1 << 7);
+        let found = pae(0x1000).translate(&memory, v).unwrap();
+        assert_eq!(
+            (found.paddr, found.len, found.writable),
+            (0xa_0020_1010 - 0x1000 + (v & 0x1f_f000), 0x20_0000 - (v & 0x1f_ffff), false),
+            "2 MiB"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! x86_64: four or five levels of 512 entries, leaves of 4 KiB, 2 MiB and 1 GiB.
 
-use super::{Candidate, Linear, Question, Ways};
+use super::{Candidate, Linear, Question, Search, Ways};
 use crate::paging::{Format, Leaf, Level, Paging};
 
 /// `__START_KERNEL_map` (arch/x86/include/asm/page_64_types.h).
@@ -9,6 +9,9 @@ const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 const IMAGE_SIZE: u64 = 1 << 30;
 /// `CONFIG_PHYSICAL_ALIGN` is at least this.
 const ALIGN: u64 = 2 << 20;
+
+/// How far the image was moved in physical memory (arch/x86/kernel/vmcore_info_64.c).
+const PHYS_BASE: &str = "phys_base";
 
 const SHIFTS: [u32; 5] = [48, 39, 30, 21, 12];
 
@@ -33,6 +36,7 @@ fn paging(root: u64, levels: usize, sme_mask: u64) -> Paging {
             writable: 2,
             read_only: 0,
             inherit: true,
+            plain_top: false,
         },
         va_bits: if levels == 5 { 57 } else { 48 },
         upper_half: false,
@@ -90,12 +94,17 @@ pub(super) fn ways(question: &Question<'_>) -> Option<Ways> {
         }
         candidates
     };
-    let told = info.number("phys_base").map(i64::cast_unsigned).or(question.machine.phys_base).unwrap_or(0);
     // Where the image begins, physical and virtual addresses differ by a multiple of the alignment.
     let anchor = ["_stext", "init_uts_ns", "swapper_pg_dir"].iter().find_map(|name| info.symbol(name))?;
-    let into_image = (anchor & !(ALIGN - 1)).wrapping_sub(START_KERNEL_MAP);
-    let told = at(told);
-    Some(Ways { told, at: Some(Box::new(move |start| at(start.wrapping_sub(into_image)))), align: ALIGN })
+    let image_start = anchor & !(ALIGN - 1);
+    let into_image = image_start.wrapping_sub(START_KERNEL_MAP);
+    // What the kernel says; what the input's header says; where a kernel is that was not moved.
+    let mut bases: Vec<u64> =
+        info.number(PHYS_BASE).map(i64::cast_unsigned).into_iter().chain(question.machine.phys_base).chain([0]).collect();
+    bases.dedup();
+    let told = bases.into_iter().flat_map(&at).collect();
+    let search = Search { image_start, align: ALIGN, at: Box::new(move |start| at(start.wrapping_sub(into_image))) };
+    Some(Ways { told, number: PHYS_BASE, search: Some(search) })
 }
 
 #[cfg(test)]
