@@ -215,6 +215,45 @@ fn heads_are_found_by_pointer_and_by_mask() {
     assert_eq!(rules.head_of(&slice, 0, pfn_of), None, "no tail");
 }
 
+/// A hugetlb page of order `order` from PFN 0x1000 on whose struct pages all show the frame of the first 64 (5.18 to 7.0).
+fn hugetlb_with_shared_frames(order: u64, head_flags: u64) -> Vec<Page> {
+    let head = Page { flags: 1 << 6 | head_flags, mapcount: 0xf400_0000_u32.cast_signed(), ..USED };
+    let tail = Page { compound: (MEM_MAP + 0x1000 * 64) | 1, ..USED };
+    let frame = |i: u64| match i % 64 {
+        0 => head,
+        1 => Page { flags: order, ..tail },
+        _ => tail,
+    };
+    (0..1 << order).map(frame).collect()
+}
+
+#[test]
+fn a_head_shown_again_is_a_tail() {
+    let pages = hugetlb_with_shared_frames(9, 0);
+    let bytes: Vec<u8> = pages.iter().flat_map(|p| p.bytes()).collect();
+    let slice = StructPages { bytes: &bytes, first_pfn: 0x1000, address: Some(MEM_MAP + 0x1000 * 64) };
+    let rules = rules(LINUX_6_12);
+    let head = rules.judge(&slice, 0);
+    assert_eq!((head.class, head.order, head.contradiction), (Verdict::USER, 9, None));
+    let pfn_of = |address: u64| address.checked_sub(MEM_MAP).map(|a| a / 64);
+    assert_eq!(rules.head_of(&slice, 0, pfn_of), None, "the head itself");
+    for again in (64..512).step_by(64) {
+        assert_eq!(rules.judge(&slice, again), Judgement::NOTHING, "entry {again}");
+        assert_eq!(rules.head_of(&slice, again, pfn_of), Some(0x1000), "entry {again}");
+    }
+    let broken = hugetlb_with_shared_frames(9, 1 << 20);
+    assert_eq!(judge(LINUX_6_12, 0x1000, &broken).poisoned, Some(9));
+    assert_eq!(judge(LINUX_6_12, 0x1040, &broken[64..]).poisoned, Some(0), "the copy has its flags");
+}
+
+#[test]
+fn a_compound_page_of_unknown_length_is_no_contradiction() {
+    let text: String = LINUX_6_1.lines().filter(|l| !l.contains("compound_order")).map(|l| format!("{l}\n")).collect();
+    let head = Page { flags: 1 << 16, ..ANON };
+    let judged = judge(&text, 0x1000, &compound(head, 2));
+    assert_eq!((judged.class, judged.contradiction), (Verdict::UNDECIDED, None));
+}
+
 #[test]
 fn broken_pages_are_told_of_heads_and_tails() {
     let poison = 1 << 20;

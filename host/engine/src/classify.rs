@@ -292,7 +292,8 @@ impl Context<'_> {
             let Some(part) = own.get_mut(from..from + block.pages()) else { continue };
             let outcome = filter.filter.classify(&block, part);
             if !filter.check(outcome, &format!("block at PFN {:#x}", block.first_pfn()), self.issues)? {
-                part.fill(Verdict::UNDECIDED);
+                // What it found so far excludes nothing; but a read of broken memory may cost the whole dump.
+                part.iter_mut().filter(|v| !v.forbids_reading()).for_each(|v| *v = Verdict::UNDECIDED);
             }
         }
         Ok(())

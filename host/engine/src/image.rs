@@ -153,8 +153,15 @@ impl Image {
                 [Value::Size(size.cast_unsigned()), Value::Integer(size)].map(|v| plugin.manifest.configure(&[("page_size", v)]));
             if let Some(config) = settings.into_iter().find_map(std::result::Result::ok) {
                 let found = image.machine.vmcoreinfo.clone();
-                image = Self::open_with(image.sources, plugin, config, image.why, progress)?;
-                vmcoreinfo::supply(&mut image, found);
+                match Self::open_with(image.sources.clone(), plugin, config, image.why.clone(), progress) {
+                    // A reader may know better than VMCOREINFO.
+                    Ok(again) if again.machine.page_size() as i64 == size => {
+                        image = again;
+                        vmcoreinfo::supply(&mut image, found);
+                    }
+                    Ok(_) => {}
+                    Err(why) => progress.warn(&format!("PAGESIZE={size} of VMCOREINFO is not used: {}", why.message)),
+                }
             }
         }
         image.find_kernel();

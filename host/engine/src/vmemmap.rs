@@ -46,9 +46,13 @@ pub fn exclude(image: &Image, classified: &mut Classified) -> Result<u64, String
         }
     }
     // Several addresses may lead to one page: hugetlb lets the tails of many pages share theirs.
-    let gone = gone.sorted();
-    let needed = needed.sorted();
-    Ok(classified.dumped.remove(&difference(&gone, &needed)))
+    let gone = difference(&gone.sorted(), &needed.sorted());
+    // A page that a filter wants kept stays.
+    let mut pinned = Runs::default();
+    if !classified.pinned.is_empty() {
+        gone.iter().flat_map(|run| run.first_pfn..run.end_pfn()).filter(|pfn| classified.pinned.contains(*pfn)).for_each(|p| pinned.add(p));
+    }
+    Ok(classified.dumped.remove(&difference(&gone, &pinned.sorted())))
 }
 
 /// The pages of a block that are RAM and not in the dump.

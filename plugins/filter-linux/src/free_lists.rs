@@ -34,11 +34,13 @@ pub fn survey(kernel: &Kernel, rules: &PageRules, protected: &[Run], out: &mut d
 
 struct Walk<'a> {
     kernel: &'a Kernel,
+    rules: &'a PageRules,
     words: Words,
     orders: u64,
     lists: u64,
     lru: u64,
     next: u64,
+    previous: Option<u64>,
     zones: u64,
     zone_size: u64,
     free_area: u64,
@@ -53,17 +55,19 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(kernel: &'a Kernel, rules: &PageRules, protected: &'a [Run], out: &'a mut dyn Survey) -> Result<Self, String> {
+    fn new(kernel: &'a Kernel, rules: &'a PageRules, protected: &'a [Run], out: &'a mut dyn Survey) -> Result<Self, String> {
         let info = kernel.info();
         let offset = |name: &str| info.offset(name).ok_or(format!("VMCOREINFO has no OFFSET({name})"));
         let size = |name: &str| info.size(name).filter(|s| *s > 0).ok_or(format!("VMCOREINFO has no SIZE({name})"));
         Ok(Self {
             kernel,
+            rules,
             words: rules.words(),
             orders: u64::from(rules.free_areas()),
             lists: info.length("free_area.free_list").unwrap_or(LISTS).min(64),
             lru: offset("page.lru")?,
             next: offset("list_head.next")?,
+            previous: info.offset("list_head.prev"),
             zones: offset("pglist_data.node_zones")?,
             zone_size: size("zone")?,
             free_area: offset("zone.free_area")?,
@@ -119,6 +123,7 @@ impl<'a> Walk<'a> {
     /// One list. It ends where it began; one that does not is damaged.
     fn list(&mut self, head: u64, order: u64) {
         let mut at = self.long(head.wrapping_add(self.next));
+        let mut previous = head;
         // Brent's cycle finder: a damaged list may go round without its head.
         let (mut tortoise, mut steps, mut power) = (head, 0u64, 1u64);
         for _ in 0..ENTRIES_MAX {
@@ -128,7 +133,16 @@ impl<'a> Walk<'a> {
             }
             let pfn = self.kernel.pfn(entry.wrapping_sub(self.lru));
             let Some(pfn) = pfn.filter(|pfn| u64::from(pfn.trailing_zeros()) >= order) else { break };
+            // Both must hold before pages go: what links here is what this links back to, and nobody uses the page.
+            if self.previous.is_some_and(|offset| self.long(entry.wrapping_add(offset)) != Some(previous)) {
+                break;
+            }
+            let unused = self.kernel.struct_pages(pfn, 1, self.rules).is_ok_and(|page| self.rules.may_be_free(&page));
+            if !unused {
+                break;
+            }
             self.free(Run { first_pfn: pfn, pages: 1 << order });
+            previous = entry;
             steps += 1;
             if steps == power {
                 (tortoise, steps, power) = (entry, 0, power.saturating_mul(2));
@@ -144,7 +158,10 @@ impl<'a> Walk<'a> {
             return;
         }
         self.pages += run.pages;
-        self.found.push(RangeVerdict { run, verdict: Verdict::FREE });
+        match self.found.last_mut() {
+            Some(last) if last.run.end_pfn() == run.first_pfn => last.run.pages += run.pages,
+            _ => self.found.push(RangeVerdict { run, verdict: Verdict::FREE }),
+        }
         if self.found.len() >= BATCH {
             self.flush();
         }

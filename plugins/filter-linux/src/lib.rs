@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use coresift_sdk::linux::{Contradiction, Judgement, PageRules, StructPages};
 use coresift_sdk::page::is_zero;
 use coresift_sdk::{
-    Block, ClassSet, Error, Filter, Finding, Kernel, Key, Manifest, PageBatch, Result, Run, Setup, Stages, Survey, Verdict,
+    Block, ClassSet, Error, Filter, Finding, Kernel, Key, Manifest, PageBatch, RangeVerdict, Result, Run, Setup, Stages, Survey, Verdict,
 };
 
 mod free_lists;
@@ -21,6 +21,8 @@ const CLASSES: [Verdict; 6] = [Verdict::ZERO, Verdict::CACHE, Verdict::PRIVATE_C
 /// A block is not believed if more struct pages than this, and one of so many, contradict themselves.
 const ABSURD_FROM: u64 = 32;
 const ABSURD_SHARE: u64 = 512;
+/// In a block that is not believed at most one page of so many is taken for one that must not be read.
+const FORBIDDEN_SHARE: usize = 64;
 /// Fewer pages than this may well have none that is free.
 const SUSPICIOUS_FROM: u64 = 16 << 10;
 
@@ -130,6 +132,11 @@ impl Filter for Linux {
 
     fn survey(&self, out: &mut dyn Survey) -> Result<()> {
         let (Some(kernel), Some(rules)) = (&self.kernel, &self.rules) else { return Ok(()) };
+        if self.wanted.contains(Verdict::MEMMAP) {
+            // Decided after all filters have spoken: what must stay is said beforehand.
+            let keep = |run: &Run| RangeVerdict { run: *run, verdict: Verdict::KEEP };
+            out.ranges(&self.protected.iter().map(keep).collect::<Vec<_>>());
+        }
         if !self.wanted.contains(Verdict::FREE) || rules.decidable().contains(Verdict::FREE) {
             return Ok(());
         }
@@ -164,7 +171,14 @@ impl Filter for Linux {
                 apply(&judged, wanted, verdicts_of_rest.get(i..).unwrap_or_default())
             },
         );
-        counts.check(block)?;
+        if let Err(why) = counts.check(block) {
+            // The host goes on with what must not be read. A few such pages are likely, many are as absurd as the rest.
+            let forbidden = verdicts.iter().filter(|v| v.forbids_reading()).count();
+            if forbidden > block.pages() / FORBIDDEN_SHARE {
+                verdicts.fill(Verdict::UNDECIDED);
+            }
+            return Err(why);
+        }
         self.rescue(block, verdicts);
         self.examined.fetch_add(block.pages() as u64, Relaxed);
         self.free.fetch_add(counts.free, Relaxed);
@@ -286,18 +300,33 @@ impl Linux {
     /// kernel, and is not used.
     fn try_witnesses(&mut self, page_shift: u32) {
         let (Some(kernel), Some(rules)) = (&self.kernel, &mut self.rules) else { return };
-        for (name, pfn) in protect::witnesses(kernel, page_shift) {
+        let mut against: Vec<(Verdict, u64, &str)> = Vec::new();
+        let witnesses = protect::witnesses(kernel, page_shift);
+        let one_page = witnesses.iter().all(|(_, pfn)| witnesses.first().is_some_and(|(_, first)| first == pfn));
+        for (name, pfn) in witnesses {
             let Ok(bytes) = kernel.struct_pages(pfn, 2, rules) else { continue };
             let slice = StructPages { bytes: &bytes, first_pfn: pfn, address: kernel.struct_page(pfn) };
             let class = rules.judge(&slice, 0).class;
-            if class.excludes() && rules.decidable().contains(class) {
-                rules.distrust(class);
-                let class_name = class.class_name().unwrap_or_default();
-                let text = format!(
-                    "{class_name} pages are kept: the rule for them would take the page of the kernel's own `{name}` (PFN {pfn:#x})"
-                );
-                self.notes.push(Finding { text, pages: 0, weakens: self.wanted.contains(class) });
+            if class.excludes() && rules.decidable().contains(class) && against.iter().all(|(c, p, _)| (*c, *p) != (class, pfn)) {
+                against.push((class, pfn, name));
             }
+        }
+        // One alone is a struct page that was damaged; two are a rule that is wrong.
+        for (class, pfn, name) in &against {
+            let class_name = class.class_name().unwrap_or_default();
+            let alone = !one_page && against.iter().filter(|(c, _, _)| c == class).count() == 1;
+            if !alone && !rules.decidable().contains(*class) {
+                continue;
+            }
+            let what = format!("the page of the kernel's own `{name}` (PFN {pfn:#x})");
+            let text = match alone {
+                true => format!("the struct page of {what} claims to be {class_name}: damaged"),
+                false => format!("{class_name} pages are kept: the rule for them would take {what}, and not only that"),
+            };
+            if !alone {
+                rules.distrust(*class);
+            }
+            self.notes.push(Finding { text, pages: 0, weakens: !alone && self.wanted.contains(*class) });
         }
     }
 

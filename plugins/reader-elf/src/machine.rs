@@ -84,6 +84,11 @@ fn format_name(header: &FileHeader) -> String {
 fn find_page_size(arch: &Architecture, vmcoreinfo: &[u8], setting: u64, warnings: &mut Vec<String>) -> u64 {
     if let Some(text) = vmcoreinfo_value(vmcoreinfo, "PAGESIZE") {
         match text.trim().parse() {
+            Ok(size) if arch.fixed && is_page_size(size) && size != arch.page_size => {
+                let (name, own) = (arch.name, arch.page_size);
+                warnings.push(format!("VMCOREINFO says PAGESIZE={size}, which {name} cannot have: damaged; {own} is taken"));
+                return own;
+            }
             Ok(size) if is_page_size(size) => {
                 if setting != 0 && setting != size {
                     warnings.push(format!("the key page_size = {setting} is not used: VMCOREINFO says {size}"));

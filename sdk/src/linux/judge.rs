@@ -16,6 +16,8 @@ const USUAL_SIZE: usize = 64;
 const AHEAD: usize = 64;
 /// Orders from here on are absurd: 2^31 pages of 4 KiB are 8 TiB.
 const ORDER_MAX: u32 = 31;
+/// Smallest page of the mem_map itself.
+const FRAME_MIN: u64 = 4096;
 /// Lists of `zone.free_area` when the kernel does not say: `MAX_ORDER` was 11 on all architectures by default.
 const FREE_AREAS: u64 = 11;
 
@@ -28,6 +30,11 @@ pub struct StructPages<'a> {
     pub first_pfn: u64,
     /// kernel address of the first, if known: then a tail's pointer to its head can be checked
     pub address: Option<u64>,
+}
+
+/// Kernel address of an entry.
+fn own_address(pages: &StructPages<'_>, i: usize, size: usize) -> Option<u64> {
+    pages.address.map(|a| a.wrapping_add((i * size) as u64))
 }
 
 /// Evidence against a rule: the page is kept.
@@ -284,9 +291,21 @@ impl PageRules {
         let page = self.page(pages, i)?;
         let info = self.words.long(page, self.tail?)?;
         if info & 1 == 0 {
-            return None;
+            return pfn_of(self.head_shown_again(pages, i, self.words.long(page, self.flags)?)?);
         }
-        pfn_of(self.head_address(info, pages.address.map(|a| a.wrapping_add((i * self.size) as u64))?))
+        pfn_of(self.head_address(info, own_address(pages, i, self.size)?))
+    }
+
+    /// The address of the head that this entry only shows again; `None` if it is an entry of its own.
+    ///
+    /// From 5.18 to 7.0 the tails of a hugetlb page may share the frame of its first struct pages, so every entry that
+    /// begins a page of the mem_map looks like the head. The entry behind it tells: its head is another one
+    /// (`page_fixed_fake_head()`, include/linux/page-flags.h).
+    fn head_shown_again(&self, pages: &StructPages<'_>, i: usize, flags: u64) -> Option<u64> {
+        let own = own_address(pages, i, self.size).filter(|own| flags & self.head != 0 && own % FRAME_MIN == 0)?;
+        let info = self.words.long(self.page(pages, i + 1)?, self.tail?)?;
+        let head = self.head_address(info, own.wrapping_add(self.size as u64));
+        (info & 1 == 1 && head < own && head % FRAME_MIN == 0).then_some(head)
     }
 
     /// Where a tail's info leads: a pointer, or since 7.1 (with CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP and a `struct page`
@@ -297,6 +316,15 @@ impl PageRules {
         let zeros = info.trailing_zeros();
         let is_mask = info != 0 && info == all & !((1 << zeros) - 1) && (1 << zeros) / self.size as u64 <= 1 << ORDER_MAX;
         if is_mask { own & info } else { info }
+    }
+
+    /// False if a `struct page` says that somebody uses its page: it counts references, or is cache or slab. For kernels
+    /// whose free pages are told by lists only.
+    pub fn may_be_free(&self, page: &[u8]) -> bool {
+        let count = self.refcount.and_then(|offset| self.words.u32(page, offset));
+        let flags = self.words.long(page, self.flags).unwrap_or(0);
+        // Up to 2.6.15 the count of a page that nobody uses is -1 (include/linux/mm.h).
+        count.is_none_or(|n| n == 0 || n == u32::MAX) && flags & (self.lru | self.slab_flag) == 0
     }
 
     #[inline(always)]
@@ -311,7 +339,8 @@ impl PageRules {
         let long = |offset: usize| words.long(page, offset).unwrap_or(0);
         let flags = long(self.flags);
         let poisoned = (flags & self.hwpoison != 0).then_some(0);
-        if self.tail.is_some_and(|offset| long(offset) & 1 == 1) {
+        let tail = self.tail.is_some_and(|offset| long(offset) & 1 == 1);
+        if tail || self.head_shown_again(pages, i, flags).is_some() {
             return Judgement { poisoned, ..Judgement::NOTHING };
         }
         let mapcount = self.mapcount.and_then(|offset| words.u32(page, offset)).unwrap_or(u32::MAX);
@@ -389,7 +418,11 @@ impl PageRules {
             // Before 4.4 nothing else marks tails; PG_head may even be another flag there.
             return (Judgement::class(class, order.unwrap_or(0) as u32), hugetlb);
         };
-        let own = pages.address.map(|a| a.wrapping_add((i * self.size) as u64));
+        if self.next_order.is_none() {
+            // The kernel does not say how long it is: no evidence against it.
+            return (Judgement::NOTHING, hugetlb);
+        }
+        let own = own_address(pages, i, self.size);
         let belongs = |at: usize| match self.page(pages, i + at) {
             Some(page) => {
                 let info = words.long(page, tail).unwrap_or(0);

@@ -144,6 +144,10 @@ fn the_page_size_comes_from_vmcoreinfo_then_the_key() {
         assert_eq!(reader.machine().page_shift, 12);
         assert!(warns(reader.as_ref(), "makes no sense"), "{nonsense}");
     }
+    let x86 = Elf { loads: elf.loads.clone(), ..Elf::new(ALL_KINDS[0]) }.with_vmcoreinfo("PAGESIZE=65536\n");
+    let reader = open(x86.bytes()).unwrap();
+    assert_eq!(reader.machine().page_shift, 12);
+    assert!(warns(reader.as_ref(), "which x86_64 cannot have"));
     for wrong in [1, 2048, 4097, 12288] {
         let error = open_with(elf.bytes(), &[("page_size", Value::Size(wrong))]).err().unwrap();
         assert_eq!(error.kind, ErrorKind::Config);
