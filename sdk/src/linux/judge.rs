@@ -302,10 +302,10 @@ impl PageRules {
     /// begins a page of the mem_map looks like the head. The entry behind it tells: its head is another one
     /// (`page_fixed_fake_head()`, include/linux/page-flags.h).
     fn head_shown_again(&self, pages: &StructPages<'_>, i: usize, flags: u64) -> Option<u64> {
-        let own = own_address(pages, i, self.size).filter(|own| flags & self.head != 0 && own % FRAME_MIN == 0)?;
+        let own = own_address(pages, i, self.size).filter(|own| flags & self.head != 0 && own.is_multiple_of(FRAME_MIN))?;
         let info = self.words.long(self.page(pages, i + 1)?, self.tail?)?;
         let head = self.head_address(info, own.wrapping_add(self.size as u64));
-        (info & 1 == 1 && head < own && head % FRAME_MIN == 0).then_some(head)
+        (info & 1 == 1 && head < own && head.is_multiple_of(FRAME_MIN)).then_some(head)
     }
 
     /// Where a tail's info leads: a pointer, or since 7.1 (with CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP and a `struct page`
