@@ -70,6 +70,20 @@ pub struct ExtentKind(pub u32);
 #[derive(StableAbi, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageState(pub u8);
 
+/// Where a page's stored bytes are in the buffer they were read into. See [`crate::Reader::read_stored`].
+#[repr(C)]
+#[derive(StableAbi, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoredPage {
+    /// Offset in the buffer.
+    pub at: u32,
+    /// Length in bytes.
+    pub len: u32,
+    /// Codec bit they are compressed with, 0 = raw.
+    pub codec: u32,
+    /// Missing, stored or zero.
+    pub state: u32,
+}
+
 /// A run of pages of an image and where its bytes are.
 #[repr(C)]
 #[derive(StableAbi, Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +92,7 @@ pub struct Extent {
     pub first_pfn: u64,
     /// Length in pages, not 0.
     pub pages: u64,
-    /// Mapped, encoded or absent.
+    /// Mapped, encoded, stored or absent.
     pub kind: ExtentKind,
     /// Index of the source (input file) that holds the bytes; mapped extents only.
     pub source: u32,
@@ -196,8 +210,11 @@ pub struct AbiMachine {
     pub max_pfn: u64,
     /// sysname, nodename, release, version, machine, domainname
     pub utsname: RVec<RString>,
+    /// codec bit of most stored pages
+    pub codec: u32,
     pub notes: RVec<u8>,
     pub vmcoreinfo: RVec<u8>,
+    pub erased: RVec<u8>,
     pub warnings: RVec<RString>,
 }
 
@@ -364,6 +381,7 @@ pub trait AbiReader: Send + Sync {
     fn machine(&self) -> AbiResult<AbiMachine>;
     fn extents(&self) -> AbiResult<RVec<Extent>>;
     fn read_pages(&self, pfns: RSlice<'_, u64>, out: RSliceMut<'_, u8>, states: RSliceMut<'_, PageState>) -> AbiResult<()>;
+    fn read_stored(&self, pfns: RSlice<'_, u64>, buf: RSliceMut<'_, u8>, pages: RSliceMut<'_, StoredPage>) -> AbiResult<usize>;
     fn interface(&self, name: RStr<'_>, version: u32) -> ROption<AbiInterface>;
 }
 

@@ -10,7 +10,7 @@ pub const MAGIC: [u8; 8] = *b"CORESIFT";
 pub const ABI_MAJOR: u32 = 0;
 
 /// Minor number of the plugin ABI; while the major is 0, it rises with every change of the surface.
-pub const ABI_MINOR: u32 = 2;
+pub const ABI_MINOR: u32 = 3;
 
 /// Name of the symbol, as a C string.
 pub const SYMBOL: &[u8] = b"CORESIFT_HELLO\0";

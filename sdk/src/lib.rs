@@ -84,6 +84,6 @@ pub use machine::{Machine, UtsName, vmcoreinfo_value};
 pub use manifest::{FLAG_ERASES, Kind, Manifest, Stages, codec};
 pub use page::{
     Block, ClassSet, Erase, Extent, ExtentKind, PackBuffer, Packed, PackedBatch, PackedPage, PageBatch, PageContent, PageList, PageState,
-    RangeVerdict, Run, Verdict,
+    RangeVerdict, Run, StoredPage, Verdict,
 };
 pub use traits::{Compressor, End, Filter, Finding, PageSet, PageSets, Plan, Reader, Score, Setup, Sink, Survey, Writer, decompress_each};

@@ -50,6 +50,11 @@ pub struct Machine {
     pub notes: Vec<u8>,
     /// the text of the VMCOREINFO note (a part of `notes`), empty if there is none
     pub vmcoreinfo: Vec<u8>,
+    /// codec bit that most pages of the input are stored with, 0 = raw, see [`crate::codec`]
+    pub codec: u32,
+    /// what was erased on the way here, a line each (`erase SYMBOL.member LENGTH`, the eraseinfo of makedumpfile), empty if
+    /// nothing was
+    pub erased: Vec<u8>,
     /// oddities of the input that a person should know, one sentence each
     pub warnings: Vec<String>,
 }

@@ -1,7 +1,9 @@
 //! Pages: where they are, what becomes of them, and the batches they travel in.
 
 use crate::abi::ByteSlice;
-pub use crate::abi::{Block, Erase, Extent, ExtentKind, Packed, PackedBatch, PackedPage, PageBatch, PageState, RangeVerdict, Run, Verdict};
+pub use crate::abi::{
+    Block, Erase, Extent, ExtentKind, Packed, PackedBatch, PackedPage, PageBatch, PageState, RangeVerdict, Run, StoredPage, Verdict,
+};
 use crate::error::{Error, Result};
 use crate::linux::StructPages;
 pub use crate::zero::is_zero;
@@ -128,6 +130,34 @@ impl ExtentKind {
     pub const ENCODED: Self = Self(1);
     /// RAM that the input left out (already filtered): counted, never in the output.
     pub const ABSENT: Self = Self(2);
+    /// The reader gives the bytes as they are stored, compressed or not: [`crate::Reader::read_stored`]. The host
+    /// decompresses them with the compressor plugin of their codec, or copies them as they are.
+    pub const STORED: Self = Self(3);
+}
+
+impl StoredPage {
+    /// [`Self::state`]: the page cannot be read.
+    pub const MISSING: u32 = 0;
+    /// [`Self::state`]: its bytes are in the buffer.
+    pub const STORED: u32 = 1;
+    /// [`Self::state`]: it holds only zeros, and nothing was read.
+    pub const ZERO: u32 = 2;
+
+    /// A page whose stored bytes are `len` bytes of the buffer from `at` on.
+    pub const fn stored(at: u32, len: u32, codec: u32) -> Self {
+        Self { at, len, codec, state: Self::STORED }
+    }
+
+    /// A page of zeros.
+    pub const fn zero() -> Self {
+        Self { at: 0, len: 0, codec: 0, state: Self::ZERO }
+    }
+
+    /// Its bytes in the buffer; `None` if it has none.
+    pub fn bytes<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        let bytes = buf.get(self.at as usize..)?.get(..self.len as usize);
+        bytes.filter(|_| self.state == Self::STORED)
+    }
 }
 
 impl Extent {
@@ -139,6 +169,11 @@ impl Extent {
     /// Pages that the reader makes.
     pub const fn encoded(first_pfn: u64, pages: u64) -> Self {
         Self { first_pfn, pages, kind: ExtentKind::ENCODED, source: 0, offset: 0 }
+    }
+
+    /// Pages whose stored bytes the reader gives.
+    pub const fn stored(first_pfn: u64, pages: u64) -> Self {
+        Self { first_pfn, pages, kind: ExtentKind::STORED, source: 0, offset: 0 }
     }
 
     /// RAM that the input left out.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::host::{Host, Source};
 use crate::machine::Machine;
 use crate::manifest::Stages;
-use crate::page::{Block, ClassSet, Erase, Extent, Packed, PackedBatch, PageBatch, PageState, RangeVerdict, Run, Verdict};
+use crate::page::{Block, ClassSet, Erase, Extent, Packed, PackedBatch, PageBatch, PageState, RangeVerdict, Run, StoredPage, Verdict};
 
 /// What a plugin is made from.
 #[derive(Debug)]
@@ -63,6 +63,17 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// Nothing at all could be read; the host then tries page by page.
     fn read_pages(&self, pfns: &[u64], out: &mut [u8], states: &mut [PageState]) -> Result<()>;
+
+    /// Gives pages of stored extents as they are stored: page `i` of `pfns` (ascending) is what `pages[i]` (missing at
+    /// first) says, its bytes somewhere in `buf`, which holds a page size for each page. Returns how many pages from the
+    /// first on were settled: fewer than asked for if the buffer is full, never none.
+    ///
+    /// # Errors
+    /// As [`Self::read_pages`].
+    fn read_stored(&self, pfns: &[u64], buf: &mut [u8], pages: &mut [StoredPage]) -> Result<usize> {
+        let _ = (pfns, buf, pages);
+        Err(Error::new(crate::ErrorKind::Other, "the reader has stored extents, but does not read them"))
+    }
 
     /// See [`Filter::interface`].
     fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {

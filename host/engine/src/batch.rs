@@ -19,6 +19,8 @@ pub enum Place {
     },
     /// the reader makes them
     Reader,
+    /// the reader gives them as they are stored
+    Stored,
 }
 
 /// Consecutive pages of one extent.
@@ -79,6 +81,7 @@ impl<'a> Planner<'a> {
             ExtentKind::MAPPED => {
                 Place::File { source: extent.source, offset: extent.offset + ((run.first_pfn - extent.first_pfn) << self.page_shift) }
             }
+            ExtentKind::STORED => Place::Stored,
             _ => Place::Reader,
         };
         Some(Piece { run, place })

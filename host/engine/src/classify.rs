@@ -192,7 +192,7 @@ impl Context<'_> {
             let (start, end) = (e.first_pfn.max(base) - base, e.end_pfn().min(base + BLOCK_PAGES) - base);
             set_bits(&mut ram, start, end);
             match e.kind {
-                ExtentKind::MAPPED | ExtentKind::ENCODED => set_bits(&mut has, start, end),
+                ExtentKind::MAPPED | ExtentKind::ENCODED | ExtentKind::STORED => set_bits(&mut has, start, end),
                 _ => absent += end - start,
             }
         }

@@ -129,6 +129,8 @@ impl Dump<'_> {
             patches: &classified.patches,
             pinned: &classified.pinned,
             compressor: self.plugins.compressor.as_ref(),
+            writable: self.plugins.writer.plugin.manifest.codecs,
+            keep_codecs: self.plugins.keep_codecs,
             host: &host,
             map_size: budget.map_size,
             count_only: self.job.output.is_none()

@@ -1,11 +1,14 @@
 //! Image: an opened input. The reader plugin said what it is and where its pages are; what it said is checked here once.
 
+mod memory;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use coresift_kernel::{Kernel, Vmcoreinfo};
-use coresift_sdk::{Config, Extent, ExtentKind, Kind, Machine, PageState, Reader, Score, Setup, Value};
+use coresift_sdk::{Config, Extent, ExtentKind, Kind, Machine, Reader, Score, Setup, Value};
 
+use crate::decode::Decoders;
 use crate::error::{Error, Result};
 use crate::profile::Chosen;
 use crate::progress::Progress;
@@ -13,6 +16,7 @@ use crate::registry::{Plugin, Registry};
 use crate::services::services;
 use crate::source::Source;
 use crate::vmcoreinfo;
+use memory::Cache;
 
 /// Physical addresses end here: no architecture that Linux runs on has more than 52 bits of them. A damaged header that
 /// claims more would ask for bitmaps of terabytes.
@@ -38,6 +42,8 @@ pub struct Image {
     /// the crashed kernel, or why it makes no sense
     pub kernel: std::result::Result<Kernel, String>,
     reader: Box<dyn Reader>,
+    decoders: Decoders,
+    cache: Cache,
 }
 
 /// How to open an input.
@@ -122,9 +128,7 @@ fn pick(registry: &Registry, sources: &[Arc<Source>], progress: &dyn Progress) -
 fn known_format(sources: &[Arc<Source>]) -> Option<&'static str> {
     let mut head = [0u8; 16];
     sources.first()?.read_up_to(0, &mut head);
-    let known: [(&[u8], &str); 6] = [
-        (b"KDUMP   ", "a kdump-compressed dump already"),
-        (b"makedumpfile", "a flattened dump already"),
+    let known: [(&[u8], &str); 4] = [
         (b"\xfd7zXZ\0", "a file compressed with xz"),
         (b"BZh", "a file compressed with bzip2"),
         (b"\x04\x22\x4d\x18", "a file compressed with lz4"),
@@ -144,7 +148,7 @@ impl Image {
             Some(chosen) => (chosen.clone(), "named by the profile".to_owned()),
             None => pick(registry, &sources, progress.as_ref())?,
         };
-        let mut image = Self::open_with(sources, plugin.clone(), config, why, progress)?;
+        let mut image = Self::open_with(sources, plugin.clone(), config, why, registry, progress)?;
         vmcoreinfo::complete(&mut image, given.as_deref(), progress.as_ref());
         // The kernel's own page size may only be known now; the reader counts in it.
         let page_size = image.vmcoreinfo().page_size().filter(|p| p.is_power_of_two() && *p != image.machine.page_size() as u64);
@@ -153,7 +157,7 @@ impl Image {
                 [Value::Size(size.cast_unsigned()), Value::Integer(size)].map(|v| plugin.manifest.configure(&[("page_size", v)]));
             if let Some(config) = settings.into_iter().find_map(std::result::Result::ok) {
                 let found = image.machine.vmcoreinfo.clone();
-                match Self::open_with(image.sources.clone(), plugin, config, image.why.clone(), progress) {
+                match Self::open_with(image.sources.clone(), plugin, config, image.why.clone(), registry, progress) {
                     // A reader may know better than VMCOREINFO.
                     Ok(again) if again.machine.page_size() as i64 == size => {
                         image = again;
@@ -187,6 +191,7 @@ impl Image {
         plugin: Arc<Plugin>,
         config: Config,
         why: String,
+        registry: &Registry,
         progress: &Arc<dyn Progress>,
     ) -> Result<Self> {
         let given = sources.iter().map(|s| coresift_sdk::Source::new(s.clone())).collect();
@@ -209,72 +214,14 @@ impl Image {
         machine.max_pfn = extents.last().map_or(0, Extent::end_pfn);
         machine.warnings.extend(sources.iter().flat_map(|s| s.warnings.clone()));
         let kernel = Err("not looked for".to_owned());
-        Ok(Self { sources, plugin, why, machine: Arc::new(machine), extents, kernel, reader })
+        let stored = extents.iter().any(|e| e.kind == ExtentKind::STORED);
+        let decoders = if stored { Decoders::find(registry, services(progress, None, &Arc::default())) } else { Decoders::default() };
+        Ok(Self { sources, plugin, why, machine: Arc::new(machine), extents, kernel, reader, decoders, cache: Cache::default() })
     }
 
     /// The VMCOREINFO of the crashed kernel, empty if the input has none.
     pub fn vmcoreinfo(&self) -> Vmcoreinfo {
         Vmcoreinfo::parse(&self.machine.vmcoreinfo)
-    }
-
-    /// The extent that holds a PFN.
-    pub fn extent_of(&self, pfn: u64) -> Option<&Extent> {
-        let i = self.extents.partition_point(|e| e.end_pfn() <= pfn);
-        self.extents.get(i).filter(|e| e.first_pfn <= pfn)
-    }
-
-    /// The reader, for pages that it makes.
-    pub fn reader(&self) -> &dyn Reader {
-        self.reader.as_ref()
-    }
-
-    /// Reads one page's bytes into `page`; false if the input does not have it.
-    pub fn read_page(&self, pfn: u64, page: &mut [u8]) -> bool {
-        let Some(extent) = self.extent_of(pfn) else { return false };
-        match extent.kind {
-            ExtentKind::MAPPED => {
-                let offset = extent.offset + ((pfn - extent.first_pfn) << self.machine.page_shift);
-                let source = self.sources.get(extent.source as usize);
-                source.is_some_and(|s| s.read_up_to(offset, page).0 == page.len())
-            }
-            ExtentKind::ENCODED => {
-                let mut states = [PageState::MISSING];
-                self.reader.read_pages(&[pfn], page, &mut states).is_ok() && states == [PageState::PRESENT]
-            }
-            _ => false,
-        }
-    }
-
-    /// Reads physical memory; stops at the first page that the input does not have.
-    pub fn read_physical(&self, paddr: u64, buf: &mut [u8]) -> usize {
-        let (shift, page_size) = (self.machine.page_shift, self.machine.page_size());
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
-            let Some(at) = paddr.checked_add(done as u64) else { break };
-            let Some(extent) = self.extent_of(at >> shift) else { break };
-            let within = at - (extent.first_pfn << shift);
-            if extent.kind == ExtentKind::MAPPED {
-                let left = (extent.pages << shift) - within;
-                let len = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                let (Some(room), Some(source)) = (rest.get_mut(..len), self.sources.get(extent.source as usize)) else { break };
-                let n = source.read_up_to(extent.offset + within, room).0;
-                done += n;
-                if n < len {
-                    break;
-                }
-                continue;
-            }
-            let mut page = vec![0u8; page_size];
-            if !self.read_page(at >> shift, &mut page) {
-                break;
-            }
-            let within = (at & (page_size as u64 - 1)) as usize;
-            let n = (page_size - within).min(rest.len());
-            let (Some(to), Some(from)) = (rest.get_mut(..n), page.get(within..within + n)) else { break };
-            to.copy_from_slice(from);
-            done += n;
-        }
-        done
     }
 }
 

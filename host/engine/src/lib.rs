@@ -12,6 +12,7 @@
 pub mod batch;
 pub mod budget;
 pub mod classify;
+mod decode;
 pub mod dump;
 mod error;
 pub mod image;

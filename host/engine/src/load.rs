@@ -1,8 +1,9 @@
 //! Brings the pages of a batch into reach: by mapping windows, by reading, or through the reader.
 
-use coresift_sdk::{PageState, Run};
+use coresift_sdk::{ExtentKind, Run, StoredPage};
 
 use crate::batch::{BatchPlan, Piece, Place};
+use crate::decode::Stored;
 use crate::image::Image;
 use crate::report::Issues;
 use crate::window::{AlignedBuffer, Window};
@@ -15,6 +16,8 @@ const WINDOW_MIN: u64 = 64 << 10;
 enum Spot {
     Window { index: usize, at: usize },
     Buffer { at: usize },
+    /// in the buffer of stored bytes, not decompressed
+    Stored,
     Missing,
 }
 
@@ -26,6 +29,9 @@ pub struct Loaded {
     windows: Vec<Window>,
     buffer: AlignedBuffer,
     filled: usize,
+    /// pages as they are stored, and what of them is where; as many as there are pages, or none
+    stored: AlignedBuffer,
+    stored_pages: Vec<StoredPage>,
     page_size: usize,
     /// bytes taken from the input
     pub bytes_read: u64,
@@ -46,10 +52,15 @@ impl Loaded {
         self.page_size = image.machine.page_size();
         let mut rest = plan.pieces.as_slice();
         while let Some(first) = rest.first() {
+            let alike = rest.iter().take_while(|piece| piece.place == first.place).count();
             let n = match first.place {
                 Place::Reader => {
-                    self.make(first.run, image, issues);
-                    1
+                    self.make(ExtentKind::ENCODED, rest.get(..alike).unwrap_or_default(), image, issues);
+                    alike
+                }
+                Place::Stored => {
+                    self.fetch(rest.get(..alike).unwrap_or_default(), image, issues);
+                    alike
                 }
                 Place::File { source, offset } => {
                     let stretch = self.stretch(rest, source, offset, map_size as u64);
@@ -79,6 +90,7 @@ impl Loaded {
         self.pfns.clear();
         self.spots.clear();
         self.windows.clear();
+        self.stored_pages.clear();
         self.filled = 0;
         self.bytes_read = 0;
     }
@@ -93,7 +105,7 @@ impl Loaded {
         let (bytes, at) = match *self.spots.get(i)? {
             Spot::Window { index, at } => (self.windows.get(index)?.bytes(), at),
             Spot::Buffer { at } => (self.buffer.bytes(), at),
-            Spot::Missing => return None,
+            Spot::Stored | Spot::Missing => return None,
         };
         bytes.get(at..)?.get(..self.page_size)
     }
@@ -155,10 +167,10 @@ impl Loaded {
         self.spots.push(spot);
     }
 
-    /// Room for a run in the buffer, whose size is a batch: made at the first need.
-    fn room(&mut self, run: Run) -> std::ops::Range<usize> {
+    /// Room for pages in the buffer, whose size is a batch: made at the first need.
+    fn room(&mut self, pages: usize) -> std::ops::Range<usize> {
         let start = self.filled;
-        self.filled += run.pages as usize * self.page_size;
+        self.filled += pages * self.page_size;
         start..self.filled
     }
 
@@ -170,7 +182,7 @@ impl Loaded {
 
     fn read(&mut self, piece: &Piece, image: &Image) {
         let Place::File { source, offset } = piece.place else { return };
-        let (at, page_size) = (self.room(piece.run), self.page_size);
+        let (at, page_size) = (self.room(piece.run.pages as usize), self.page_size);
         let (Some(source), Some(room)) = (image.sources.get(source as usize), self.lend(&at)) else {
             return self.missing(piece.run);
         };
@@ -184,32 +196,91 @@ impl Loaded {
                 *good = source.read_up_to(offset + (i * page_size) as u64, page).0 == page_size;
             }
         }
-        self.take(piece.run, at.start, &good);
+        self.take(piece.run.first_pfn.., at.start, &good);
     }
 
-    fn make(&mut self, run: Run, image: &Image, issues: &Issues) {
-        let at = self.room(run);
-        let pfns: Vec<u64> = (run.first_pfn..run.end_pfn()).collect();
-        let mut states = vec![PageState::MISSING; pfns.len()];
-        let page_size = self.page_size;
-        let Some(room) = self.lend(&at) else { return self.missing(run) };
-        if let Err(e) = image.reader().read_pages(&pfns, room, &mut states) {
-            issues.add(&image.plugin.title(), &format!("PFN {:#x}", run.first_pfn), &e.message);
-            // One bad page must not cost its neighbours.
-            for ((pfn, page), state) in pfns.iter().zip(room.chunks_exact_mut(page_size)).zip(&mut states) {
-                let alone = std::slice::from_mut(state);
-                alone.fill(PageState::MISSING);
-                if image.reader().read_pages(std::slice::from_ref(pfn), page, alone).is_err() {
-                    alone.fill(PageState::MISSING);
-                }
-            }
+    /// Lets the reader make pages.
+    fn make(&mut self, kind: ExtentKind, pieces: &[Piece], image: &Image, issues: &Issues) {
+        let pfns = pfns_of(pieces);
+        let at = self.room(pfns.len());
+        let mut good = vec![false; pfns.len()];
+        let Some(room) = self.lend(&at) else { return pieces.iter().for_each(|p| self.missing(p.run)) };
+        if let Some(why) = image.make_pages(kind, &pfns, room, &mut good) {
+            self.complain(image, &pfns, &why, issues);
         }
-        let good: Vec<bool> = states.iter().map(|s| *s == PageState::PRESENT).collect();
-        self.take(run, at.start, &good);
+        self.take(pfns, at.start, &good);
     }
 
-    fn take(&mut self, run: Run, start: usize, good: &[bool]) {
-        for (i, (pfn, good)) in (run.first_pfn..).zip(good).enumerate() {
+    /// Lets the reader give pages as they are stored.
+    fn fetch(&mut self, pieces: &[Piece], image: &Image, issues: &Issues) {
+        if !self.pfns.is_empty() {
+            // A batch has pages of one input format, so this is its first and only call; if not, the later pages are made.
+            return self.make(ExtentKind::STORED, pieces, image, issues);
+        }
+        let pfns = pfns_of(pieces);
+        let capacity = crate::batch::BATCH_BYTES.max(pfns.len() * self.page_size);
+        let Ok(room) = self.stored.lend(capacity) else { return pieces.iter().for_each(|p| self.missing(p.run)) };
+        self.stored_pages.resize(pfns.len(), StoredPage::default());
+        if let Some(why) = image.read_stored(&pfns, room, &mut self.stored_pages) {
+            self.complain(image, &pfns, &why, issues);
+        }
+        for (i, pfn) in pfns.into_iter().enumerate() {
+            let page = self.stored_pages.get(i).copied().unwrap_or_default();
+            self.push(pfn, if page.state == StoredPage::MISSING { Spot::Missing } else { Spot::Stored });
+            self.bytes_read += u64::from(page.len);
+        }
+    }
+
+    fn complain(&self, image: &Image, pfns: &[u64], why: &str, issues: &Issues) {
+        issues.add(&image.plugin.title(), &format!("PFN {:#x}", pfns.first().copied().unwrap_or(0)), why);
+    }
+
+    /// Page number `i` as it is stored in the input, if it is: its bytes and their codec bit.
+    pub fn stored(&self, i: usize) -> Option<(&[u8], u32)> {
+        let page = self.stored_pages.get(i)?;
+        Some((page.bytes(self.stored.bytes())?, page.codec))
+    }
+
+    /// True if page number `i` is there, but only as it is stored.
+    pub fn is_stored(&self, i: usize) -> bool {
+        self.spots.get(i) == Some(&Spot::Stored)
+    }
+
+    /// True if the input says that page number `i` holds only zeros, and nobody asked for its bytes.
+    pub fn is_zero(&self, i: usize) -> bool {
+        self.spots.get(i) == Some(&Spot::Stored) && self.stored_pages.get(i).is_some_and(|p| p.state == StoredPage::ZERO)
+    }
+
+    /// Decompresses the stored pages whose bytes are wanted; one that does not decompress is missing from then on.
+    pub fn decode(&mut self, wanted: impl Fn(usize) -> bool, image: &Image, issues: &Issues) {
+        let mut from = 0;
+        while from < self.stored_pages.len() {
+            let is_wanted = |i: &usize| self.spots.get(*i) == Some(&Spot::Stored) && wanted(*i);
+            let n = (from..self.stored_pages.len()).take_while(is_wanted).count();
+            if n == 0 {
+                from += 1;
+                continue;
+            }
+            let at = self.room(n);
+            let mut good = vec![false; n];
+            let capacity = crate::batch::BATCH_BYTES.max(at.end);
+            let room = self.buffer.lend(capacity).ok().and_then(|b| b.get_mut(at.clone()));
+            let pages = self.stored_pages.get(from..from + n).unwrap_or_default();
+            let stored = Stored { bytes: self.stored.bytes(), pages, page_size: self.page_size };
+            if let Some(why) = room.and_then(|room| image.decode(&stored, room, &mut good)) {
+                let pfn = self.pfns.get(from).copied().unwrap_or(0);
+                issues.add("input", &format!("pages from PFN {pfn:#x} on"), &why);
+            }
+            for (i, good) in good.into_iter().enumerate() {
+                let spot = if good { Spot::Buffer { at: at.start + i * self.page_size } } else { Spot::Missing };
+                self.spots.iter_mut().skip(from + i).take(1).for_each(|s| *s = spot);
+            }
+            from += n;
+        }
+    }
+
+    fn take(&mut self, pfns: impl IntoIterator<Item = u64>, start: usize, good: &[bool]) {
+        for (i, (pfn, good)) in pfns.into_iter().zip(good).enumerate() {
             let spot = if *good { Spot::Buffer { at: start + i * self.page_size } } else { Spot::Missing };
             self.push(pfn, spot);
             self.bytes_read += if *good { self.page_size as u64 } else { 0 };
@@ -219,4 +290,8 @@ impl Loaded {
     fn missing(&mut self, run: Run) {
         (run.first_pfn..run.end_pfn()).for_each(|pfn| self.push(pfn, Spot::Missing));
     }
+}
+
+fn pfns_of(pieces: &[Piece]) -> Vec<u64> {
+    pieces.iter().flat_map(|p| p.run.first_pfn..p.run.end_pfn()).collect()
 }

@@ -104,6 +104,8 @@ impl RunningFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Raw,
+    /// as the input has it, not decompressed or needlessly so
+    AsStored,
     /// number of the page in the pack buffer
     Packed(u32),
     Zero,
@@ -122,6 +124,10 @@ pub struct Packing<'a> {
     pub pinned: &'a PageSet,
     /// compressor, if pages are compressed
     pub compressor: Option<&'a Chosen>,
+    /// codec bits that the writer can store
+    pub writable: u32,
+    /// store pages as the input has them wherever the writer can
+    pub keep_codecs: bool,
     /// services for the compressor
     pub host: &'a Host,
     /// largest window, 0 = read
@@ -202,6 +208,7 @@ impl Worker {
         } else {
             batch.loaded.load(&batch.plan, packing.image, map_size, &issues);
         }
+        self.decode(batch, packing, &issues);
         batch.erase(packing);
         batch.inspect(packing, &issues)?;
         self.compress(batch, packing, &issues)?;
@@ -213,7 +220,34 @@ impl Worker {
         Ok(())
     }
 
+    /// True if a page stored with this codec goes into the output as it is. A raw one does if it was tried to compress it
+    /// the same way: then it does not shrink.
+    fn is_fine(&self, codec: u32, packing: &Packing<'_>) -> bool {
+        let storable = codec == 0 || packing.writable & codec == codec;
+        storable && (packing.keep_codecs || codec == self.codec || codec == 0 && packing.image.machine.codec == self.codec)
+    }
+
+    /// Decompresses the stored pages whose bytes somebody has to see.
+    fn decode(&self, batch: &mut Batch, packing: &Packing<'_>, issues: &Issues) {
+        let inspected = packing.filters.iter().any(|f| f.stages.contains(Stages::INSPECT));
+        let (shift, page_size) = (packing.image.machine.page_shift, packing.image.machine.page_size() as u64);
+        let seen: Vec<bool> = (0..batch.loaded.pfns().len())
+            .map(|i| {
+                let paddr = batch.loaded.pfns().get(i).map_or(0, |pfn| pfn << shift);
+                let kept = batch.loaded.is_zero(i) || batch.loaded.stored(i).is_some_and(|(_, codec)| self.is_fine(codec, packing));
+                inspected || !kept || !packing.patches.is_empty() && packing.patches.touching(paddr, page_size).next().is_some()
+            })
+            .collect();
+        batch.loaded.decode(|i| seen.get(i) == Some(&true), packing.image, issues);
+    }
+
     fn compress(&mut self, batch: &mut Batch, packing: &Packing<'_>, issues: &Issues) -> Result<()> {
+        for (i, outcome) in batch.outcomes.iter_mut().enumerate().filter(|(_, o)| **o == Outcome::Raw) {
+            let stored = batch.loaded.stored(i).filter(|(_, codec)| self.is_fine(*codec, packing));
+            if stored.is_some() && batch.erased_at.get(i).copied().flatten().is_none() {
+                *outcome = Outcome::AsStored;
+            }
+        }
         let Some(compressor) = &mut self.compressor else { return Ok(()) };
         batch.codec = self.codec;
         let (page_shift, page_size) = (packing.image.machine.page_shift, packing.image.machine.page_size());
@@ -308,10 +342,19 @@ impl Batch {
         let Self { loaded, erased, erased_at, outcomes, said, .. } = self;
         let pages = loaded.pfns().len();
         outcomes.clear();
-        outcomes.extend((0..pages).map(|i| if loaded.page(i).is_some() { Outcome::Raw } else { Outcome::Gone }));
+        outcomes.extend((0..pages).map(|i| match loaded.page(i) {
+            Some(_) => Outcome::Raw,
+            None if loaded.is_zero(i) => Outcome::Zero,
+            None if loaded.is_stored(i) => Outcome::AsStored,
+            None => Outcome::Gone,
+        }));
         let pinned = |pfn: &u64| !packing.pinned.is_empty() && packing.pinned.contains(*pfn);
         said.clear();
-        said.extend(loaded.pfns().iter().map(|pfn| (if pinned(pfn) { Verdict::KEEP } else { Verdict::UNDECIDED }, 0)));
+        let zero_by = packing.filters.iter().position(|f| f.filter.excludes().contains(Verdict::ZERO));
+        said.extend(loaded.pfns().iter().zip(outcomes.iter()).map(|(pfn, outcome)| match (outcome, zero_by) {
+            (Outcome::Zero, Some(filter)) => (Verdict::ZERO, filter),
+            _ => (if pinned(pfn) { Verdict::KEEP } else { Verdict::UNDECIDED }, 0),
+        }));
         let present: Vec<usize> = (0..pages).filter(|i| outcomes.get(*i) == Some(&Outcome::Raw)).collect();
         let mut list = PageList::with_capacity(present.len());
         for i in &present {
@@ -352,7 +395,8 @@ impl Batch {
         let outcomes = self.outcomes.get(pages.clone()).unwrap_or_default();
         for (outcome, (verdict, by)) in outcomes.iter().zip(self.said.get(pages).unwrap_or_default()) {
             match outcome {
-                Outcome::Raw | Outcome::Packed(_) => counts.stored += 1,
+                Outcome::Raw | Outcome::Packed(_) | Outcome::AsStored => counts.stored += 1,
+                Outcome::Zero if !verdict.excludes() => counts.stored += 1,
                 Outcome::Zero => counts.exclude(*by, *verdict, 1),
                 Outcome::Gone if verdict.excludes() => counts.exclude(*by, *verdict, 1),
                 Outcome::Gone => counts.lost += 1,
@@ -391,6 +435,7 @@ impl Batch {
         let raw = |i| page_of(&self.loaded, &self.erased, &self.erased_at, i);
         let page = |(i, outcome): (usize, &Outcome)| match *outcome {
             Outcome::Zero => PackedPage::zero(),
+            Outcome::AsStored => self.loaded.stored(i).map_or_else(PackedPage::missing, |(data, codec)| PackedPage::stored(data, codec)),
             Outcome::Raw => raw(i).map_or_else(PackedPage::missing, |page| PackedPage::stored(page, 0)),
             Outcome::Packed(n) => match packed.get(n as usize).copied().flatten() {
                 Some(bytes) => PackedPage::stored(bytes, self.codec),

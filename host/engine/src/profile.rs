@@ -26,6 +26,8 @@ pub const DEFAULT: &str = "kdump";
 
 /// Codec name that means: store pages as they are.
 pub const NO_COMPRESSION: &str = "none";
+/// Name of the compressor that leaves pages as the input has them: compressed with whatever they are, or not.
+pub const KEEP_COMPRESSION: &str = "keep";
 
 /// Loads a profile with its ancestors, and lays the command line's `KEY=VALUE` settings over it.
 ///

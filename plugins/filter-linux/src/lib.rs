@@ -50,7 +50,8 @@ pub fn open(setup: Setup) -> Result<Box<dyn Filter>> {
     // Level 4 means all of the page cache (exclude_unnecessary_pages() of makedumpfile counts both kinds).
     let wanted = if level & 4 != 0 { excludes.with(Verdict::CACHE) } else { excludes };
     let kernel = setup.machine.as_ref().and_then(|machine| Kernel::of(&setup.host, machine));
-    let mut linux = Linux { excludes, wanted, ..Linux::default() };
+    let zero_done = setup.machine.as_ref().is_some_and(|machine| machine.excluded.contains(Verdict::ZERO));
+    let mut linux = Linux { excludes, wanted, zero_done, ..Linux::default() };
     if let (Some(kernel), Some(machine)) = (kernel, &setup.machine) {
         match PageRules::find(kernel.info(), machine) {
             Ok(rules) => linux.rules = Some(rules),
@@ -77,6 +78,8 @@ struct Linux {
     excludes: ClassSet,
     /// classes to leave out: those, and what they imply
     wanted: ClassSet,
+    /// whoever wrote the input has looked for zero pages already, so they need not be read for that
+    zero_done: bool,
     kernel: Option<Kernel>,
     rules: Option<PageRules>,
     /// pages that every dump must have, ascending
@@ -100,7 +103,7 @@ impl Filter for Linux {
     }
 
     fn stages(&self) -> Stages {
-        let bytes = if self.wanted.contains(Verdict::ZERO) { Stages::INSPECT } else { Stages::default() };
+        let bytes = if self.wanted.contains(Verdict::ZERO) && !self.zero_done { Stages::INSPECT } else { Stages::default() };
         Stages::SURVEY.and(Stages::CLASSIFY).and(bytes)
     }
 

@@ -128,6 +128,9 @@ impl Reader for ReaderIn {
     fn read_pages(&self, pfns: &[u64], out: &mut [u8], states: &mut [PageState]) -> Result<()> {
         safe(self.object.read_pages(pfns.into(), out.into(), states.into()))
     }
+    fn read_stored(&self, pfns: &[u64], buf: &mut [u8], pages: &mut [StoredPage]) -> Result<usize> {
+        safe(self.object.read_stored(pfns.into(), buf.into(), pages.into()))
+    }
     fn interface(&self, name: &str, version: u32) -> Option<AbiInterface> {
         self.object.interface(name.into(), version).into_option()
     }

@@ -102,6 +102,9 @@ impl AbiReader for ReaderGuard {
     fn read_pages(&self, pfns: RSlice<'_, u64>, mut out: RSliceMut<'_, u8>, mut states: RSliceMut<'_, PageState>) -> AbiResult<()> {
         guard("read_pages", || self.0.read_pages(pfns.as_slice(), out.as_mut_slice(), states.as_mut_slice()))
     }
+    fn read_stored(&self, pfns: RSlice<'_, u64>, mut buf: RSliceMut<'_, u8>, mut pages: RSliceMut<'_, StoredPage>) -> AbiResult<usize> {
+        guard("read_stored", || self.0.read_stored(pfns.as_slice(), buf.as_mut_slice(), pages.as_mut_slice()))
+    }
 }
 
 pub(super) struct FilterGuard(pub Contained<dyn Filter>);

@@ -6,7 +6,7 @@ use coresift_sdk::{Config, FLAG_ERASES, Kind, Manifest};
 
 use super::read::{FilterUse, OnFailure, Profile, Use};
 use super::tree::{Node, Value};
-use super::{NO_COMPRESSION, nearest, section};
+use super::{KEEP_COMPRESSION, NO_COMPRESSION, nearest, section};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::registry::{Plugin, Registry};
@@ -39,6 +39,8 @@ pub struct Plugins {
     pub filters: Vec<ChosenFilter>,
     /// the compressor, or `None` to store pages as they are
     pub compressor: Option<Chosen>,
+    /// pages stay compressed as the input has them, where the writer can store that
+    pub keep_codecs: bool,
     /// the writer
     pub writer: Chosen,
     /// what had to be left out, for the report
@@ -72,7 +74,8 @@ pub fn resolve(profile: &Profile, registry: &Registry, progress: &dyn Progress) 
     }
     let compressor = choose_compressor(profile, registry, &writer, &mut weakened)?;
     weakened.iter().for_each(|w| progress.warn(w));
-    Ok(Plugins { reader, filters, compressor, writer, weakened })
+    let keep_codecs = compressor.is_none() && profile.compress.plugin.plugin == KEEP_COMPRESSION;
+    Ok(Plugins { reader, filters, compressor, keep_codecs, writer, weakened })
 }
 
 fn choose(registry: &Registry, kind: Kind, named: &Use) -> Result<Chosen> {
@@ -98,12 +101,16 @@ fn choose_filter(registry: &Registry, filter: &FilterUse) -> Result<ChosenFilter
 
 /// The first compressor of the profile's list that loads and that the writer can store.
 fn choose_compressor(profile: &Profile, registry: &Registry, writer: &Chosen, weakened: &mut Vec<String>) -> Result<Option<Chosen>> {
+    if writer.plugin.manifest.codecs == 0 {
+        // The format has no compressed pages: the profile's compressor is for others.
+        return Ok(None);
+    }
     let first = &profile.compress.plugin;
     let fallback = profile.compress.fallback.iter().map(|name| Use { plugin: name.clone(), origin: None, settings: Default::default() });
     let mut failed: Option<Error> = None;
     for (i, candidate) in std::iter::once(first.clone()).chain(fallback).enumerate() {
-        if candidate.plugin == NO_COMPRESSION {
-            nobody_reads(&candidate, "plugin = \"none\"")?;
+        if candidate.plugin == NO_COMPRESSION || candidate.plugin == KEEP_COMPRESSION {
+            nobody_reads(&candidate, &format!("plugin = \"{}\"", candidate.plugin))?;
             weakened.extend(failed.map(|e| format!("pages are stored uncompressed: {}", e.message)));
             return Ok(None);
         }

@@ -1,0 +1,134 @@
+//! From bitmaps to extents: which pages are RAM, which of them the dump has.
+
+use coresift_sdk::{Extent, Result, Source};
+
+use crate::header::Header;
+
+/// Bytes of a bitmap that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// A run of dumped pages, and how many are dumped before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranked {
+    /// first PFN
+    pub first_pfn: u64,
+    /// pages
+    pub pages: u64,
+    /// number of the first page's descriptor
+    pub rank: u64,
+}
+
+/// Both bitmaps, as runs.
+#[derive(Debug, Default)]
+pub struct Bitmaps {
+    /// stored and absent pages, ascending
+    pub extents: Vec<Extent>,
+    /// the stored ones
+    pub runs: Vec<Ranked>,
+    /// number of dumped pages
+    pub dumped: u64,
+    /// the file ends within the bitmaps
+    pub cut: bool,
+}
+
+impl Bitmaps {
+    /// Reads the bitmaps of a dump. A page of the second that the first lacks counts as RAM all the same.
+    ///
+    /// # Errors
+    /// They cannot be read; a file that ends is none.
+    pub fn read(source: &Source, header: &Header) -> Result<Self> {
+        let mut found = Self::default();
+        let len = header.bitmap_len().min(header.max_mapnr.div_ceil(8));
+        let two = header.two_bitmaps();
+        let second_at = header.bitmaps_at() + if two { header.bitmap_len() } else { 0 };
+        let (mut ram, mut dumped) = (vec![0u8; PIECE], vec![0u8; PIECE]);
+        let mut at = 0u64;
+        while at < len {
+            let n = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
+            let (Some(ram), Some(dumped)) = (ram.get_mut(..n), dumped.get_mut(..n)) else { break };
+            found.cut |= fill(source, second_at + at, dumped)?;
+            if two {
+                found.cut |= fill(source, header.bitmaps_at() + at, ram)?;
+            } else {
+                ram.copy_from_slice(dumped);
+            }
+            found.piece(at * 8, header.max_mapnr, ram, dumped);
+            at += n as u64;
+        }
+        Ok(found)
+    }
+
+    /// Adds a piece of the bitmaps whose first bit is a PFN.
+    fn piece(&mut self, first: u64, end: u64, ram: &[u8], dumped: &[u8]) {
+        for (i, (ram, dumped)) in ram.chunks(8).zip(dumped.chunks(8)).enumerate() {
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+            let base = first + i as u64 * 64;
+            let mask = if end - base < 64 { (1 << (end - base)) - 1 } else { u64::MAX };
+            let (dumped, ram) = (word(dumped) & mask, word(ram) & mask);
+            let ram = ram | dumped;
+            let mut bit = 0;
+            // Runs of equal bits, 64 at a time where all are the same.
+            while bit < 64 && ram >> bit != 0 {
+                let (r, d) = (ram >> bit, dumped >> bit);
+                if r & 1 == 0 {
+                    bit += r.trailing_zeros();
+                    continue;
+                }
+                let same = if d & 1 == 1 { d.trailing_ones() } else { (r & !d).trailing_ones() };
+                let pages = same.min(64 - bit);
+                self.add(base + u64::from(bit), u64::from(pages), d & 1 == 1);
+                bit += pages;
+            }
+            if base + 64 >= end {
+                break;
+            }
+        }
+    }
+
+    fn add(&mut self, first_pfn: u64, pages: u64, dumped: bool) {
+        let extent = if dumped { Extent::stored(first_pfn, pages) } else { Extent::absent(first_pfn, pages) };
+        let joins = |last: &Extent| last.end_pfn() == first_pfn && last.kind == extent.kind;
+        match self.extents.last_mut().filter(|last| joins(last)) {
+            Some(last) => {
+                last.pages += pages;
+                if let Some(run) = self.runs.last_mut().filter(|_| dumped) {
+                    run.pages += pages;
+                }
+            }
+            None => {
+                self.extents.push(extent);
+                if dumped {
+                    self.runs.push(Ranked { first_pfn, pages, rank: self.dumped });
+                }
+            }
+        }
+        self.dumped += if dumped { pages } else { 0 };
+    }
+}
+
+/// Fills a buffer; what lies behind the end of the file is 0. True if it ended.
+fn fill(source: &Source, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    let n = source.read_at(offset, buf)?;
+    let rest = buf.get_mut(n..).unwrap_or_default();
+    rest.fill(0);
+    Ok(!rest.is_empty())
+}
+
+/// The rank of each page's descriptor among all dumped pages, `None` for pages that are not dumped. PFNs ascend.
+pub fn ranks(runs: &[Ranked], pfns: &[u64]) -> Vec<Option<u64>> {
+    let mut at = pfns.first().map_or(0, |pfn| runs.partition_point(|r| r.first_pfn + r.pages <= *pfn));
+    let rank = |pfn: &u64| {
+        while runs.get(at)?.first_pfn + runs.get(at)?.pages <= *pfn {
+            at += 1;
+        }
+        let run = runs.get(at)?;
+        pfn.checked_sub(run.first_pfn).map(|distance| run.rank + distance)
+    };
+    pfns.iter().map(rank).collect()
+}
+
+/// How many pages are dumped below a PFN.
+pub fn dumped_below(runs: &[Ranked], pfn: u64) -> u64 {
+    let before = runs.partition_point(|r| r.first_pfn < pfn).checked_sub(1).and_then(|i| runs.get(i));
+    before.map_or(0, |run| run.rank + run.pages.min(pfn - run.first_pfn))
+}

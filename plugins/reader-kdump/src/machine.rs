@@ -1,0 +1,133 @@
+//! The machine that crashed, by the headers and the notes.
+
+use coresift_sdk::{ClassSet, Machine, Verdict, codec, vmcoreinfo_value};
+
+use crate::header::{EXCLUDED_VMEMMAP, Header, INCOMPLETE};
+use crate::layout::Layout;
+
+/// Name of the note with the kernel's description of itself (Documentation/admin-guide/kdump/vmcoreinfo.rst).
+const VMCOREINFO: &[u8] = b"VMCOREINFO\0";
+/// Type of the note with a CPU's registers (include/uapi/linux/elf.h).
+const NT_PRSTATUS: u32 = 1;
+/// Bytes of a note's header.
+const NOTE_HEADER: usize = 12;
+
+/// A row: the machine's name, its `e_machine` (ELF specification), and `sizeof(struct elf_prstatus)`, by which a dump
+/// without a name is told (QEMU writes none); 0 where another machine has the same.
+const MACHINES: [(&str, u16, usize); 14] = [
+    ("x86_64", 62, 336),
+    ("i686", 3, 144),
+    ("i586", 3, 0),
+    ("i386", 3, 0),
+    ("aarch64", 183, 392),
+    ("armv7l", 40, 148),
+    ("arm", 40, 0),
+    ("ppc64le", 21, 504),
+    ("ppc64", 21, 504),
+    ("ppc", 20, 268),
+    ("s390x", 22, 336),
+    ("riscv64", 243, 376),
+    ("loongarch64", 258, 480),
+    ("mips64", 8, 0),
+];
+
+/// What the notes say.
+#[derive(Debug, Default)]
+struct Notes {
+    vmcoreinfo: Vec<u8>,
+    cpus: u32,
+    /// length of the first register note
+    prstatus: usize,
+}
+
+impl Notes {
+    fn walk(bytes: &[u8], layout: Layout) -> Self {
+        let mut notes = Self::default();
+        let mut rest = bytes;
+        while let Some(header) = rest.get(..NOTE_HEADER) {
+            let word = |i: usize| layout.u32(header.get(i * 4..).unwrap_or_default());
+            let (name_len, desc_len, kind) = (word(0) as usize, word(1) as usize, word(2));
+            let desc_at = NOTE_HEADER.saturating_add(name_len).checked_next_multiple_of(4).unwrap_or(usize::MAX);
+            let name = rest.get(NOTE_HEADER..NOTE_HEADER.saturating_add(name_len));
+            let desc = rest.get(desc_at..desc_at.saturating_add(desc_len));
+            let (Some(name), Some(desc)) = (name, desc) else { break };
+            if name == VMCOREINFO && notes.vmcoreinfo.is_empty() {
+                notes.vmcoreinfo = desc.to_vec();
+            } else if kind == NT_PRSTATUS && name == b"CORE\0" {
+                notes.cpus = notes.cpus.saturating_add(1);
+                notes.prstatus = if notes.prstatus == 0 { desc_len } else { notes.prstatus };
+            }
+            let end = desc_at.saturating_add(desc_len).checked_next_multiple_of(4).unwrap_or(usize::MAX);
+            rest = rest.get(end..).unwrap_or_default();
+        }
+        notes
+    }
+}
+
+/// The machine. What the pages say (`incomplete` because the file is cut) is not yet in it.
+pub fn machine(header: &Header, parts: usize) -> Machine {
+    let notes = Notes::walk(&header.notes, header.layout);
+    let mut warnings = header.warnings.clone();
+    let vmcoreinfo = if header.vmcoreinfo.is_empty() { notes.vmcoreinfo } else { header.vmcoreinfo.clone() };
+    let (arch, elf_machine) = architecture(header, notes.prstatus);
+    if arch.is_empty() {
+        warnings.push(format!("the dump does not say its architecture (machine name {:?})", header.utsname.machine));
+    }
+    let number = |key| vmcoreinfo_value(&vmcoreinfo, key).map(str::trim);
+    let mut utsname = header.utsname.clone();
+    if utsname.release.is_empty() {
+        utsname.release = number("OSRELEASE").unwrap_or_default().chars().take(64).collect();
+    }
+    // QEMU writes a guess into the header; the kernel itself knows.
+    let told = number("NUMBER(phys_base)").and_then(|v| v.parse::<i64>().ok()).map(i64::cast_unsigned);
+    let phys_base = told.or((arch == "x86_64" && vmcoreinfo.is_empty()).then_some(header.phys_base));
+    let status_codec = header.status & (codec::ZLIB | codec::LZO | codec::SNAPPY | codec::ZSTD);
+    let mut excluded = ClassSet::from_dump_level(u32::try_from(header.dump_level).unwrap_or(0));
+    if header.status & EXCLUDED_VMEMMAP != 0 {
+        excluded = excluded.with(Verdict::MEMMAP);
+    }
+    let mut format = format!("kdump-compressed v{}", header.version);
+    if header.part.is_some() {
+        format.push_str(&format!(", {parts} of a split set"));
+    }
+    let incomplete = header.status & INCOMPLETE != 0;
+    if incomplete {
+        warnings.push("the dump is marked as incomplete: pages are missing at its end".into());
+    }
+    Machine {
+        format,
+        arch,
+        elf_machine,
+        word_bits: header.layout.word_bits(),
+        big_endian: header.layout.big_endian,
+        page_shift: header.block.trailing_zeros(),
+        cpus: if notes.cpus > 0 { notes.cpus } else { header.cpus },
+        utsname,
+        crash_time: number("CRASHTIME").and_then(|v| v.parse().ok()).unwrap_or(header.time),
+        phys_base,
+        max_pfn: header.max_mapnr,
+        excluded,
+        incomplete,
+        codec: status_codec,
+        notes: header.notes.clone(),
+        vmcoreinfo,
+        erased: header.erased.clone(),
+        warnings,
+    }
+}
+
+fn architecture(header: &Header, prstatus: usize) -> (String, u16) {
+    let name = header.utsname.machine.as_str();
+    let by_name = MACHINES.iter().find(|(known, _, _)| *known == name);
+    // Names with a version (armv6l, mips64el) count as the machine they begin with.
+    let by_prefix = || MACHINES.iter().rev().find(|(known, _, _)| !name.is_empty() && name.starts_with(known.trim_end_matches("v7l")));
+    if let Some((_, elf, _)) = by_name.or_else(by_prefix) {
+        return (name.to_owned(), *elf);
+    }
+    let big = |known: &str| matches!(known, "s390x" | "ppc64" | "ppc");
+    let fits = |(known, _, size): &&(&str, u16, usize)| *size != 0 && *size == prstatus && big(known) == header.layout.big_endian;
+    match MACHINES.iter().find(fits) {
+        Some((known, elf, _)) if name.is_empty() => ((*known).to_owned(), *elf),
+        _ => (name.to_owned(), 0),
+    }
+}
