@@ -213,6 +213,7 @@ impl Image {
         machine.warnings.extend(clip(&mut extents, machine.page_shift));
         machine.max_pfn = extents.last().map_or(0, Extent::end_pfn);
         machine.warnings.extend(sources.iter().flat_map(|s| s.warnings.clone()));
+        machine.incomplete |= sources.iter().any(|s| s.cut);
         let kernel = Err("not looked for".to_owned());
         let stored = extents.iter().any(|e| e.kind == ExtentKind::STORED);
         let decoders = if stored { Decoders::find(registry, services(progress, None, &Arc::default())) } else { Decoders::default() };

@@ -41,6 +41,8 @@ pub struct Info {
     pub reason: String,
     /// codec of the whole file, if it was compressed
     pub compressed: Option<&'static str>,
+    /// the file is a flattened stream
+    pub flattened: bool,
     /// architecture
     pub arch: String,
     /// 32 or 64
@@ -110,6 +112,7 @@ pub fn info(inputs: &[PathBuf], registry: &Registry, progress: &Arc<dyn Progress
         reader: image.plugin.manifest.name.clone(),
         reason: image.why.clone(),
         compressed: image.sources.first().and_then(|s| s.spooled()),
+        flattened: image.sources.iter().any(|s| s.flattened().is_some()),
         arch: machine.arch.clone(),
         word_bits: machine.word_bits,
         byte_order: if machine.big_endian { "big" } else { "little" },
@@ -153,7 +156,8 @@ impl Info {
         let mut line = |name: &str, value: String| out.push_str(&format!("{name:<14}{value}\n"));
         line("input", self.inputs.join(" "));
         let compressed = self.compressed.map(|c| format!(", compressed with {c}")).unwrap_or_default();
-        line("format", format!("{} (reader {}){compressed}", self.format, self.reader));
+        let flattened = if self.flattened { ", flattened" } else { "" };
+        line("format", format!("{}{flattened} (reader {}){compressed}", self.format, self.reader));
         line("kernel", if self.release.is_empty() { "unknown: no VMCOREINFO".into() } else { format!("Linux {}", self.release) });
         line(
             "machine",

@@ -1,4 +1,4 @@
-//! Inputs: random access to the bytes of a file, a block device, `/proc/vmcore`, or a compressed file.
+//! Inputs: random access to the bytes of a file, a block device, `/proc/vmcore`, a compressed file or a flattened stream.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +11,7 @@ use coresift_sdk::abi::SourceBytes;
 use crate::error::{Error, Result, plain};
 use crate::progress::Progress;
 
+pub mod flattened;
 mod spool;
 
 /// An open input.
@@ -24,8 +25,12 @@ pub struct Source {
     unmappable: AtomicBool,
     /// codec of the whole file, if it was spooled
     spooled: Option<&'static str>,
+    /// where the bytes are, if the file is a flattened stream
+    flattened: Option<flattened::Index>,
     /// what a person should know: a spooled file that ended too early
     pub warnings: Vec<String>,
+    /// bytes are missing at its end, and it says so itself
+    pub cut: bool,
 }
 
 impl Source {
@@ -52,20 +57,32 @@ impl Source {
             file,
             unmappable: AtomicBool::new(false),
             spooled: None,
+            flattened: None,
             warnings: Vec::new(),
+            cut: false,
         };
-        let mut head = [0u8; 4];
+        let mut head = [0u8; 16];
         let n = source.file.read_at(&mut head, 0).map_err(|e| Error::io("cannot read the input", path, &e))?;
         if n == 0 {
             let hint = "the crash left nothing, or the copy failed";
             return Err(Error::failed(format!("the input {} is empty", path.display())).hint(hint));
         }
-        if let Some(codec) = spool::codec_of(&head) {
+        if let Some(codec) = head.first_chunk().and_then(spool::codec_of) {
             let spooled = spool::unpack(&source.file, path, codec, progress)?;
             source.len = Some(spooled.len);
             source.file = spooled.file;
             source.warnings.extend(spooled.warning);
             source.spooled = Some(codec.name());
+            let _ = source.file.read_at(&mut head, 0);
+        }
+        if flattened::is_flattened(&head) {
+            let index = flattened::Index::read(&source.file, &path.display().to_string());
+            source.len = Some(index.len);
+            source.cut = index.cut;
+            source.warnings.extend(index.warnings.iter().cloned());
+            // What is mapped is the stream, and its data begin anywhere.
+            source.cannot_map();
+            source.flattened = Some(index);
         }
         Ok(source)
     }
@@ -100,6 +117,18 @@ impl Source {
         self.spooled
     }
 
+    /// The index of a flattened stream, if it is one.
+    pub fn flattened(&self) -> Option<&flattened::Index> {
+        self.flattened.as_ref()
+    }
+
+    fn read_once(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        match &self.flattened {
+            Some(index) => index.read_at(&self.file, offset, buf),
+            None => self.file.read_at(buf, offset),
+        }
+    }
+
     /// True if both are the same file on disk, so that writing one would destroy the other.
     pub fn is_same_file(&self, other: &Path) -> bool {
         use std::os::unix::fs::MetadataExt;
@@ -117,7 +146,7 @@ impl Source {
     pub fn read_up_to(&self, offset: u64, buf: &mut [u8]) -> (usize, Option<std::io::Error>) {
         let mut done = 0;
         while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
-            match self.file.read_at(rest, offset.saturating_add(done as u64)) {
+            match self.read_once(rest, offset.saturating_add(done as u64)) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
