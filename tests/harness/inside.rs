@@ -41,7 +41,7 @@ impl Inside {
         let profile = Profile { vmcoreinfo: vmcoreinfo.map(Path::to_owned), ..self.profile.clone() };
         let job = Job { inputs: vec![vmcore.to_owned()], output: None, force: false, profile };
         let front = Arc::new(Mutex::new(vec![0u8; FRONT]));
-        let report = run_to(&job, &self.registry, &progress, &|| Ok(Box::new(Front(front.clone()))))?;
+        let report = run_to(&job, &self.registry, &progress, &|_| Ok(Box::new(Front(front.clone()))))?;
         std::fs::write(&self.front, &*front.lock().expect("no panic")).expect("a file");
         Ok((report, Kdump::open(&self.front).expect("a kdump file").dumped()))
     }

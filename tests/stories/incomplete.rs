@@ -195,7 +195,7 @@ fn the_stream_cut_at_200_offsets_never_gives_a_wrong_page() {
     let progress: Arc<dyn Progress> = Arc::new(Hidden);
     let profile = profile::open("kdump", &[]).unwrap();
     let job = Job { inputs: vec![KDUMP_6_1.path()], output: None, force: false, profile };
-    run_to(&job, &registry, &progress, &|| Ok(Box::new(Recorder(record.clone(), 0)))).unwrap();
+    run_to(&job, &registry, &progress, &|_| Ok(Box::new(Recorder(record.clone(), 0)))).unwrap();
     let record = record.lock().unwrap();
     let cuts = cuts(&record, 200);
     assert!(cuts.len() >= 200);

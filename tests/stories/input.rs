@@ -148,7 +148,7 @@ fn an_input_that_shrinks_between_packing_and_writing_costs_pages_and_not_the_run
         let profile = profile::open("plain", &settings).unwrap();
         let job = Job { inputs: vec![input.clone()], output: Some(out.clone()), force: false, profile };
         let progress: Arc<dyn Progress> = Arc::new(Hidden);
-        let make = || -> Result<Box<dyn Output>> {
+        let make = |_| -> Result<Box<dyn Output>> {
             Ok(Box::new(Cutter { file: FileSink::create(&out, false)?, input: input.clone(), writes: 0 }))
         };
         let report = run_to(&job, &Registry::new(&[built()]), &progress, &make).unwrap();

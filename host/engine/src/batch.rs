@@ -54,6 +54,7 @@ pub struct Planner<'a> {
     /// most bytes of a source that a batch spans, kept or not
     span_max: u64,
     next_pfn: u64,
+    end_pfn: u64,
     next_extent: usize,
     next_number: u64,
 }
@@ -65,18 +66,24 @@ impl<'a> Planner<'a> {
         let bytes_max = if map_size == 0 { BATCH_BYTES } else { BATCH_BYTES.min(map_size) };
         let pages_max = (bytes_max as u64 >> page_shift).max(1);
         let span_max = (map_size as u64).max(pages_max << page_shift);
-        Self { set, extents, page_shift, pages_max, span_max, next_pfn: 0, next_extent: 0, next_number: 0 }
+        Self { set, extents, page_shift, pages_max, span_max, next_pfn: 0, end_pfn: u64::MAX, next_extent: 0, next_number: 0 }
+    }
+
+    /// Only the pages of these PFNs.
+    #[must_use]
+    pub fn within(self, pfns: std::ops::Range<u64>) -> Self {
+        Self { next_pfn: pfns.start, end_pfn: pfns.end, ..self }
     }
 
     /// The next piece of at most `pages` pages.
     fn piece(&mut self, pages: u64) -> Option<Piece> {
-        let run = self.set.next_run(self.next_pfn)?;
+        let run = self.set.next_run(self.next_pfn).filter(|run| run.first_pfn < self.end_pfn)?;
         // Every kept page lies in an extent: classification took them from there.
         while self.extents.get(self.next_extent)?.end_pfn() <= run.first_pfn {
             self.next_extent += 1;
         }
         let extent = self.extents.get(self.next_extent)?;
-        let run = Run { first_pfn: run.first_pfn, pages: run.pages.min(pages).min(extent.end_pfn() - run.first_pfn) };
+        let run = Run { first_pfn: run.first_pfn, pages: run.pages.min(pages).min(extent.end_pfn().min(self.end_pfn) - run.first_pfn) };
         let place = match extent.kind {
             ExtentKind::MAPPED => {
                 Place::File { source: extent.source, offset: extent.offset + ((run.first_pfn - extent.first_pfn) << self.page_shift) }
@@ -129,6 +136,7 @@ mod tests {
                 assert_eq!(piece.run.first_pfn, expected);
                 expected = piece.run.end_pfn();
                 match piece.place {
+                    Place::Stored => panic!("no stored extent is here"),
                     Place::Reader => assert_eq!(piece.run, Run { first_pfn: 1000, pages: 1 }),
                     Place::File { offset, .. } if expected <= 1000 => assert_eq!(offset, 0x1000 + (piece.run.first_pfn << 12)),
                     Place::File { offset, .. } => assert_eq!(offset, 0x900_0000 + ((piece.run.first_pfn - 1001) << 12)),

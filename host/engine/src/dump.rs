@@ -6,19 +6,19 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use coresift_sdk::{ClassSet, End, PageSet as Which, PageSets, Plan, Run, Setup, Stages, Verdict, Writer};
 
-use crate::batch::Planner;
 use crate::budget;
 use crate::classify::{Classified, classify};
 use crate::error::{Error, Result};
 use crate::image::{Image, Opening, open_sources};
 use crate::pack::{Packing, RunningFilter};
+use crate::parts::{Copying, Part};
 use crate::profile::{self, Plugins, Profile};
 use crate::progress::{Phase, Progress};
 use crate::registry::Registry;
-use crate::report::{Issues, Outcome, Pages, Report, Seconds, Tally};
-use crate::scheduler::{self, Writing};
+use crate::report::{Issues, Outcome, Pages, PartWritten, Report, Seconds, Tally};
+use crate::scheduler;
 use crate::services::services;
-use crate::sink::{self, FileSink, Limited, Nothing, Output};
+use crate::sink::{self, FileSink, Flattened, Limited, Nothing, Output, Pipe};
 use crate::vmemmap;
 
 /// Largest window if the profile says nothing: the size at which makedumpfile's authors found mapping /proc/vmcore best.
@@ -45,7 +45,7 @@ pub struct Job {
 /// # Errors
 /// Nothing usable was written; if a part of a dump exists, the message says where.
 pub fn run(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Report> {
-    run_to(job, registry, progress, &|| job.make_output())
+    run_to(job, registry, progress, &|part| job.make_output(part))
 }
 
 /// Runs a job whose output is made by `make_output`, once the input is open and classified.
@@ -56,12 +56,11 @@ pub fn run_to(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>, make
     let started = Instant::now();
     // Everything that can be known before the input is opened is checked before: a typo must not cost a dump.
     let plugins = profile::resolve(&job.profile, registry, progress.as_ref())?;
-    if let Some(output) = &job.output {
-        FileSink::check(output, job.force)?;
-    }
+    job.check_outputs()?;
     let sources = open_sources(&job.inputs, progress.as_ref())?;
-    let written = job.output.iter().flat_map(|o| [o.clone(), sink::unfinished(o)]);
-    if let Some(output) = written.into_iter().find(|o| sources.iter().any(|s| s.is_same_file(o))) {
+    let outputs = job.outputs();
+    let mut written = outputs.iter().flat_map(|o| [o.clone(), sink::unfinished(o)]);
+    if let Some(output) = written.find(|o| sources.iter().any(|s| s.is_same_file(o))) {
         return Err(Error::usage(format!("{} is both input and output", output.display())).hint("give another output name"));
     }
     let opening = Opening { reader: plugins.reader.clone(), vmcoreinfo: job.profile.vmcoreinfo.clone() };
@@ -70,20 +69,68 @@ pub fn run_to(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>, make
     Dump { job, plugins, image, progress, started, issues: Issues::default() }.run(make_output)
 }
 
-/// Makes the output of a run.
-pub type MakeOutput<'a> = dyn Fn() -> Result<Box<dyn Output>> + 'a;
+/// Makes the output of a run, or a part of it by its number.
+pub type MakeOutput<'a> = dyn Fn(u32) -> Result<Box<dyn Output>> + 'a;
 
 impl Job {
-    fn make_output(&self) -> Result<Box<dyn Output>> {
-        let output: Box<dyn Output> = match &self.output {
+    /// The files that will be written.
+    pub fn outputs(&self) -> Vec<PathBuf> {
+        let Some(name) = &self.output else { return Vec::new() };
+        match self.profile.split {
+            0 | 1 => vec![name.clone()],
+            parts => (1..=parts).map(|part| numbered(name, part)).collect(),
+        }
+    }
+
+    /// True if the output is standard output.
+    pub fn to_stdout(&self) -> bool {
+        self.output.as_ref().is_some_and(|name| name.as_os_str() == STDOUT)
+    }
+
+    fn check_outputs(&self) -> Result<()> {
+        if self.profile.flattened {
+            return match (self.to_stdout() || self.output.as_ref().is_some_and(|name| is_pipe(name)), self.profile.split) {
+                (true, 0 | 1) => Ok(()),
+                (true, _) => Err(Error::usage("a pipe takes one stream, not the parts of a split dump").hint("give a file name")),
+                (false, _) => self.outputs().iter().try_for_each(|output| FileSink::check(output, self.force)),
+            };
+        }
+        if self.to_stdout() {
+            let message = "a dump needs random access to its output, and standard output has none";
+            return Err(Error::usage(message).hint("add --flattened, or give a file name"));
+        }
+        self.outputs().iter().try_for_each(|output| FileSink::check(output, self.force))
+    }
+
+    fn make_output(&self, part: u32) -> Result<Box<dyn Output>> {
+        let outputs = self.outputs();
+        let output: Box<dyn Output> = match outputs.get(part as usize) {
+            Some(_) if self.profile.flattened && self.to_stdout() => Box::new(Pipe::stdout()?),
+            Some(name) if self.profile.flattened && is_pipe(name) => Box::new(Pipe::open(name)?),
             Some(name) => Box::new(FileSink::create(name, self.force)?),
             None => Box::new(Nothing::default()),
         };
+        let output: Box<dyn Output> = if self.profile.flattened { Box::new(Flattened::new(output)) } else { output };
         Ok(match self.profile.limit {
             Some(limit) => Box::new(Limited::new(output, limit)),
             None => output,
         })
     }
+}
+
+/// Name that stands for standard output.
+const STDOUT: &str = "-";
+
+fn is_pipe(name: &std::path::Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(name).is_ok_and(|m| m.file_type().is_fifo() || m.file_type().is_char_device())
+}
+
+/// Name of a part of a split dump.
+fn numbered(name: &std::path::Path, part: u32) -> PathBuf {
+    let mut file = name.as_os_str().to_owned();
+    file.push(format!(".{part}"));
+    file.into()
 }
 
 /// A run whose plugins and input are open.
@@ -141,44 +188,89 @@ impl Dump<'_> {
             tally: &tally,
             issues: &self.issues,
         };
-        // All that can fail is made before the output is.
-        let workers = scheduler::workers(&packing, pool.as_ref())?;
-        let threads = workers.len();
-        let mut writer = self.writer(&host)?;
-        let mut output = make_output()?;
+        let written = self.write(&classified, &filters, &host, &packing, budget, pool.as_ref(), make_output)?;
+        seconds.copy = clock.elapsed().as_secs_f64() - written.sync;
+        seconds.sync = written.sync;
+        seconds.total = self.started.elapsed().as_secs_f64();
+        Ok(self.report(&classified, &tally, &filters, notes, written, seconds))
+    }
+
+    /// Copies the pages into one output, or into the parts of a split one.
+    #[expect(clippy::too_many_arguments, reason = "what the phases before have made")]
+    fn write(
+        &self,
+        classified: &Classified,
+        filters: &[RunningFilter],
+        host: &coresift_sdk::Host,
+        packing: &Packing<'_>,
+        budget: budget::Budget,
+        pool: Option<&rayon::ThreadPool>,
+        make_output: &MakeOutput<'_>,
+    ) -> Result<Written> {
         let title = self.plugins.writer.plugin.title();
         let sets = Sets { ram: &classified.ram, dumped: &classified.dumped };
-        self.progress.phase(Phase::Copy, classified.dumped.count());
-        let begun = writer.begin(&self.plan(&sets, &filters), output.as_mut());
-        begun.map_err(|e| self.unfinished(Error::plugin(&title, &e), output.as_ref(), 0))?;
-        let planner = Planner::new(&classified.dumped, &self.image.extents, self.image.machine.page_shift, budget.map_size);
-        let mut writing =
-            Writing { writer: writer.as_mut(), title: &title, output: output.as_mut(), progress: self.progress.as_ref(), pages: 0 };
-        let copied = scheduler::run(planner, &packing, &mut writing, workers, budget.batches, pool.as_ref());
-        let pages_written = writing.pages;
-        seconds.copy = clock.elapsed().as_secs_f64();
-
-        let incomplete_because = match copied {
-            // A dump of a part of the memory is no whole dump, however it was copied.
-            Ok(()) => self.image.machine.incomplete.then(|| "the input is incomplete itself".to_owned()),
-            // A size limit was asked for: what fits is the dump.
-            Err(e) if e.no_space && output.limit_reached() => Some(e.message),
-            Err(e) => return Err(self.unfinished(e, output.as_ref(), pages_written)),
+        let progress = self.progress.as_ref();
+        let copying = Copying { image: &self.image, dumped: &classified.dumped, packing, title: &title, progress, budget };
+        // All that can fail is made before the output is.
+        let mut workers = scheduler::workers(packing, pool)?;
+        let threads = workers.len();
+        let ranges = match workers.first_mut() {
+            Some(worker) => copying.cut(self.job.profile.split, worker)?,
+            None => Vec::new(),
         };
+        let count = ranges.len() as u32;
+        let writers = ranges.iter().map(|_| self.writer(host)).collect::<Result<Vec<_>>>()?;
+        progress.phase(Phase::Copy, classified.dumped.count());
+        let mut parts: Vec<Part> = Vec::new();
+        for (number, (pfns, mut writer)) in (0..).zip(ranges.into_iter().zip(writers)) {
+            let begun = make_output(number).and_then(|mut output| {
+                let plan = Plan { first_pfn: pfns.start, end_pfn: pfns.end, part: number, parts: count, ..self.plan(&sets, filters) };
+                let begun = writer.begin(&plan, output.as_mut());
+                begun.map_err(|e| self.unfinished(Error::plugin(&title, &e), output.as_mut(), 0))?;
+                Ok(output)
+            });
+            match begun {
+                Ok(output) => parts.push(Part { pfns, writer, output, pages: 0, ended: None }),
+                Err(e) => {
+                    parts.iter().for_each(|part| part.output.discard());
+                    return Err(e);
+                }
+            }
+        }
+        copying.run(&mut parts, workers, pool);
         let clock = Instant::now();
-        self.progress.phase(Phase::Sync, 0);
-        let end = End { incomplete: incomplete_because.is_some(), lost_pages: tally.total().lost };
-        let finished = writer.finish(&end, output.as_mut()).map_err(|e| Error::plugin(&title, &e));
-        finished.and_then(|()| output.finish()).map_err(|e| self.unfinished(e, output.as_ref(), pages_written))?;
-        seconds.sync = clock.elapsed().as_secs_f64();
-        seconds.total = self.started.elapsed().as_secs_f64();
-        Ok(self.report(
-            &classified,
-            &tally,
-            &filters,
-            notes,
-            Written { pages: pages_written, bytes: output.written(), incomplete_because, seconds, threads },
-        ))
+        let mut written = Written { threads, ..Written::default() };
+        // A dump of a part of the memory is no whole dump, however it was copied.
+        written.incomplete_because = self.image.machine.incomplete.then(|| "the input is incomplete itself".to_owned());
+        let mut failed = None;
+        progress.phase(Phase::Sync, 0);
+        for part in &mut parts {
+            match part.ended.take() {
+                None => {}
+                // A size limit was asked for: what fits is the dump.
+                Some(e) if e.no_space && part.output.limit_reached() => written.incomplete_because = Some(e.message),
+                Some(e) => {
+                    // The other parts are finished: with them, and what is left of this one, pages can be read.
+                    failed = failed.or(Some(self.unfinished(e, part.output.as_mut(), part.pages)));
+                    continue;
+                }
+            }
+            let end = End { incomplete: written.incomplete_because.is_some(), lost_pages: packing.tally.total().lost };
+            let finished = part.writer.finish(&end, part.output.as_mut()).map_err(|e| Error::plugin(&title, &e));
+            if let Err(e) = finished.and_then(|()| part.output.finish()) {
+                failed = failed.or(Some(self.unfinished(e, part.output.as_mut(), part.pages)));
+            }
+            written.pages += part.pages;
+            written.bytes += part.output.written();
+            written.parts.push(PartWritten {
+                first_pfn: part.pfns.start,
+                end_pfn: part.pfns.end,
+                pages: part.pages,
+                bytes: part.output.written(),
+            });
+        }
+        written.sync = clock.elapsed().as_secs_f64();
+        failed.map_or(Ok(written), Err)
     }
 
     /// Pages of the mem_map go last: whether they are needed depends on every filter.
@@ -243,7 +335,8 @@ impl Dump<'_> {
     }
 
     /// The error of a run that ended while writing: it says what is left.
-    fn unfinished(&self, e: Error, output: &dyn Output, pages: u64) -> Error {
+    fn unfinished(&self, e: Error, output: &mut dyn Output, pages: u64) -> Error {
+        output.abandon();
         let Some(place) = output.place() else { return e };
         let left = if pages > 0 {
             format!("what was written opens: {}", place.display())
@@ -260,7 +353,15 @@ impl Dump<'_> {
         Error { hint, ..e }
     }
 
-    fn report(&self, classified: &Classified, tally: &Tally, filters: &[RunningFilter], notes: Vec<String>, written: Written) -> Report {
+    fn report(
+        &self,
+        classified: &Classified,
+        tally: &Tally,
+        filters: &[RunningFilter],
+        notes: Vec<String>,
+        written: Written,
+        seconds: Seconds,
+    ) -> Report {
         let classes = tally.classes(filters);
         let of = |zero: bool| classes.iter().filter(|c| (c.class == "zero") == zero).map(|c| c.pages).sum();
         let total = tally.total();
@@ -288,6 +389,7 @@ impl Dump<'_> {
             incomplete_because: written.incomplete_because,
             inputs: self.job.inputs.iter().map(|p| p.display().to_string()).collect(),
             output: self.job.output.as_ref().map(|p| p.display().to_string()),
+            parts: if self.job.profile.split > 1 { written.parts } else { Vec::new() },
             profile: self.job.profile.name.clone(),
             plugins,
             page_size: self.image.machine.page_size(),
@@ -295,7 +397,7 @@ impl Dump<'_> {
             classes,
             bytes_read: total.bytes_read,
             bytes_written: written.bytes,
-            seconds: written.seconds,
+            seconds,
             threads: written.threads,
             peak_memory: budget::peak_memory(),
             issues,
@@ -306,11 +408,13 @@ impl Dump<'_> {
 }
 
 /// What the copy phase leaves for the report.
+#[derive(Default)]
 struct Written {
     pages: u64,
     bytes: u64,
+    parts: Vec<PartWritten>,
     incomplete_because: Option<String>,
-    seconds: Seconds,
+    sync: f64,
     threads: usize,
 }
 

@@ -20,6 +20,7 @@ pub mod info;
 pub mod load;
 pub mod pack;
 pub mod pageset;
+mod parts;
 pub mod profile;
 pub mod progress;
 pub mod registry;

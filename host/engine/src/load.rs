@@ -14,8 +14,13 @@ const WINDOW_MIN: u64 = 64 << 10;
 /// Where a page of a loaded batch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spot {
-    Window { index: usize, at: usize },
-    Buffer { at: usize },
+    Window {
+        index: usize,
+        at: usize,
+    },
+    Buffer {
+        at: usize,
+    },
     /// in the buffer of stored bytes, not decompressed
     Stored,
     Missing,

@@ -187,6 +187,19 @@ pub enum Outcome {
     Degraded,
 }
 
+/// A file of a split dump.
+#[derive(Debug, Clone, Serialize)]
+pub struct PartWritten {
+    /// its first PFN
+    pub first_pfn: u64,
+    /// one behind its last PFN
+    pub end_pfn: u64,
+    /// pages in it
+    pub pages: u64,
+    /// size of the file
+    pub bytes: u64,
+}
+
 /// What a run did.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -200,6 +213,8 @@ pub struct Report {
     pub inputs: Vec<String>,
     /// the file written, `None` for a dry run
     pub output: Option<String>,
+    /// the files of a split dump
+    pub parts: Vec<PartWritten>,
     /// profile
     pub profile: String,
     /// reader, filters, compressor, writer

@@ -10,6 +10,12 @@ use coresift_sdk::{Error as PluginError, ErrorKind, Result as PluginResult, Sink
 use crate::error::{Error, Result, plain};
 use crate::size::human;
 
+mod flattened;
+mod pipe;
+
+pub use flattened::Flattened;
+pub use pipe::Pipe;
+
 /// Suffix of an output that is not whole yet.
 pub const INCOMPLETE_SUFFIX: &str = ".incomplete";
 
@@ -31,6 +37,8 @@ pub trait Output: Sink + Send {
     fn finish(&mut self) -> Result<()>;
     /// Where the bytes are now, for messages.
     fn place(&self) -> Option<&Path>;
+    /// Called when it will not be finished: writes what it still holds back, as far as that goes.
+    fn abandon(&mut self) {}
     /// Takes the unfinished output away: it holds nothing.
     fn discard(&self) {}
 }
@@ -88,6 +96,10 @@ impl Output for Limited {
 
     fn place(&self) -> Option<&Path> {
         self.inner.place()
+    }
+
+    fn abandon(&mut self) {
+        self.inner.abandon();
     }
 
     fn discard(&self) {
@@ -161,7 +173,7 @@ impl FileSink {
             }
             if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
                 return Err(Error::failed(format!("the output {shown} is a pipe or character device, and a dump needs random access"))
-                    .hint("write to a file or a block device"));
+                    .hint("write to a file or a block device, or a stream with --flattened"));
             }
             if kind.is_block_device() && !force {
                 return Err(Error::failed(format!("the output {shown} is a block device: all on it would be lost"))

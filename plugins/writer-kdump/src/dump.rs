@@ -43,22 +43,23 @@ impl Dump {
     pub fn begin(plan: &Plan<'_>, sink: &mut dyn Sink) -> Result<Self> {
         let layout = Layout::of(plan.machine);
         let notes = Notes::of(plan.machine, layout);
-        let geometry = Geometry::of(plan, layout, notes.len())?;
+        let geometry = Geometry::of(plan, layout, notes.len() + notes.erased.len())?;
         let mut status = status(plan.codec)?;
         if plan.excluded.contains(Verdict::MEMMAP) {
             status |= EXCLUDED_VMEMMAP;
         }
         let zeros = vec![0u8; plan.machine.page_size()];
         // A page's bit is set when the page is there, so that a file never claims one that it has not got. Going back to
-        // the bitmap costs the reader of a stream, so a stream claims all pages in front.
-        let marks = sink.positioned().then(Marks::default);
+        // the bitmap costs the reader of a stream, so a stream claims all pages in front. So does each part of a split
+        // dump: its bitmap is that of the whole, and a part does not know what became of the others' pages.
+        let marks = (sink.positioned() && plan.parts <= 1).then(Marks::default);
 
         // crash before 8.0.6 dies of SIGBUS in a file too short for its bitmaps.
         sink.reserve(geometry.data_at())?;
         let sub = sub_header(plan, layout, &geometry, &notes);
         // Readers read whole blocks.
-        let padding = padding(&zeros, sub.len() + notes.len());
-        sink.write_at(geometry.block, &[&sub, notes.input, &notes.added, padding])?;
+        let padding = padding(&zeros, sub.len() + notes.len() + notes.erased.len());
+        sink.write_at(geometry.block, &[&sub, notes.input, &notes.added, notes.erased, padding])?;
         bitmap(plan, PageSet::Ram, geometry.bitmap_len, geometry.bitmaps_at, sink)?;
         if marks.is_none() {
             bitmap(plan, PageSet::Dumped, geometry.bitmap_len, geometry.dumped_at(), sink)?;
@@ -103,7 +104,7 @@ impl Dump {
                 }
                 PageContent::Zero => Descriptor { offset: self.geometry.zero_at, size: block as u32, flags: 0 },
                 PageContent::Missing if self.marks.is_some() => continue,
-                // A stream has claimed the page, so it needs a descriptor. crash does not look at the offset of one in a
+                // A stream or part has claimed the page, so it needs a descriptor. crash does not look at the offset of one in a
                 // flattened file: of a raw page without bytes it returns what its buffer held before; of a zlib page
                 // without bytes it says that it cannot be uncompressed.
                 PageContent::Missing => Descriptor { flags: ZLIB, ..Descriptor::default() },

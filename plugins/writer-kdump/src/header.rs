@@ -77,9 +77,9 @@ pub fn sub_header(plan: &Plan<'_>, layout: Layout, geometry: &Geometry, notes: &
     s.long(text.len() as u64);
     s.long_long(if notes.len() == 0 { 0 } else { notes_at });
     s.long(notes.len() as u64);
-    // offset_eraseinfo, size_eraseinfo: nothing was erased.
-    s.long_long(0);
-    s.long(0);
+    let erased = notes.erased.len();
+    s.long_long(if erased == 0 { 0 } else { notes_at + notes.len() as u64 });
+    s.long(erased as u64);
     s.long_long(start);
     s.long_long(end);
     s.long_long(machine.max_pfn);

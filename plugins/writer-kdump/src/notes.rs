@@ -20,13 +20,15 @@ pub struct Notes<'a> {
     pub added: Vec<u8>,
     /// where the text is, from the first note on; empty if there is none
     pub vmcoreinfo: Range<usize>,
+    /// behind the notes: what was erased before, as makedumpfile's eraseinfo
+    pub erased: &'a [u8],
 }
 
 impl<'a> Notes<'a> {
     /// The notes of a machine.
     pub fn of(machine: &'a Machine, layout: Layout) -> Self {
         let input = machine.notes.as_slice();
-        let mut notes = Self { input, added: Vec::new(), vmcoreinfo: find(input, layout).unwrap_or_default() };
+        let mut notes = Self { input, added: Vec::new(), vmcoreinfo: find(input, layout).unwrap_or_default(), erased: &machine.erased };
         if notes.vmcoreinfo.is_empty() && !machine.vmcoreinfo.is_empty() {
             notes.add(&machine.vmcoreinfo, layout);
         }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use coresift_engine::dump::{self, Job};
 use coresift_engine::profile::{self, FilterUse, Node, OnFailure, Origin, Profile, Setting, Tree, Use, Value};
 use coresift_engine::progress::Progress;
-use coresift_engine::report::{Outcome, Report};
+use coresift_engine::report::{Outcome, PartWritten, Report};
+use coresift_engine::size::human;
 use coresift_engine::{Error, Result};
 
 use crate::options::Common;
-use crate::terminal::{Mode, Terminal, print, print_json};
+use crate::terminal::{Mode, Terminal, print, print_json, say};
 
 const USAGE: &str = "\
 coresift dump [OPTIONS] INPUT... OUTPUT
@@ -58,6 +59,12 @@ pub struct Args {
     /// Largest window into the input, e.g. 4MiB; 0 = read(2)
     #[arg(long, value_name = "SIZE")]
     map_size: Option<String>,
+    /// Write a flattened stream, which needs no random access; OUTPUT may be - for standard output
+    #[arg(long)]
+    flattened: bool,
+    /// Write N files OUTPUT.1 ... OUTPUT.N at the same time, of about equal size; crash opens them together
+    #[arg(long, value_name = "N")]
+    split: Option<String>,
     /// Stop when the output reaches this size; it opens as an incomplete dump
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
@@ -88,12 +95,15 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     let json = common.json || profile.json;
     let terminal: Arc<dyn Progress> = Arc::new(Terminal::new(args.progress));
     let job = Job { inputs, output, force: args.force, profile };
+    let to_stdout = job.to_stdout();
     let report = dump::run(&job, &common.registry(), &terminal)?;
     drop(terminal);
-    if json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report))?;
+    match (json, to_stdout) {
+        // The stream has standard output for itself.
+        (true, true) => say(&serde_json::to_string(&report).unwrap_or_default()),
+        (true, false) => print_json(&report)?,
+        (false, true) => say(&text(&report)),
+        (false, false) => print(&text(&report))?,
     }
     Ok(match report.outcome {
         _ if !args.strict_exit => 0,
@@ -105,8 +115,9 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
 
 /// Splits the positional arguments into inputs and output.
 fn files(args: &Args) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
-    if args.files.iter().any(|f| f.as_os_str() == "-") {
-        return Err(Error::usage("`-` is no input or output: a dump needs random access").hint("give file names"));
+    let inputs = args.files.split_last().map_or(&[][..], |(_, inputs)| inputs);
+    if inputs.iter().any(|f| f.as_os_str() == "-") {
+        return Err(Error::usage("`-` is no input: a dump needs random access to it").hint("give a file name"));
     }
     match args.files.split_last() {
         _ if args.dry_run => Ok((args.files.clone(), None)),
@@ -128,9 +139,13 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
         ("--threads", "engine.threads", args.threads.as_ref()),
         ("--map-size", "engine.map_size", args.map_size.as_ref()),
         ("--limit", "output.limit", args.limit.as_ref()),
+        ("--split", "output.split", args.split.as_ref()),
     ];
     for (option, key, value) in options {
         settings.extend(value.map(|v| Setting::option(&format!("{option} {v}"), key, text(v))));
+    }
+    if args.flattened {
+        settings.push(Setting::option("--flattened", "output.flattened", Value::Bool(true)));
     }
     for set in &args.set {
         settings.push(Setting::parse(set)?);
@@ -197,5 +212,11 @@ fn text(report: &Report) -> String {
             format!("INCOMPLETE dump saved to {name}: {}", why.as_deref().unwrap_or("unknown reason"))
         }
     };
-    format!("{head}\n{}", report.text())
+    let parts: String = (1..).zip(&report.parts).map(|(number, part)| part_line(number, part)).collect();
+    format!("{head}\n{parts}{}", report.text())
+}
+
+fn part_line(number: u32, part: &PartWritten) -> String {
+    let (pages, bytes) = (part.pages, human(part.bytes));
+    format!("  .{number}: PFN {:#x} to {:#x}, {pages} pages, {bytes}\n", part.first_pfn, part.end_pfn)
 }

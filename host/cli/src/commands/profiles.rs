@@ -59,7 +59,9 @@ pub fn run(command: &Command, common: &Common) -> Result<u8> {
             let registry = common.registry();
             let plugins = profile::resolve(&profile, &registry, terminal.as_ref())?;
             // A run looks at a fallback only when it needs it; a check looks at all.
-            for name in profile.compress.fallback.iter().filter(|n| ![profile::NO_COMPRESSION, profile::KEEP_COMPRESSION].contains(&n.as_str())) {
+            for name in
+                profile.compress.fallback.iter().filter(|n| ![profile::NO_COMPRESSION, profile::KEEP_COMPRESSION].contains(&n.as_str()))
+            {
                 registry.get(Kind::Compressor, name).map_err(|e| Error { message: format!("fallback: {}", e.message), ..e })?;
             }
             let mut names = vec![plugins.reader.as_ref().map_or("reader auto".to_owned(), |r| r.plugin.title())];

@@ -80,9 +80,16 @@ pub struct Profile {
     pub writer: Use,
     /// largest output in bytes
     pub limit: Option<u64>,
+    /// write a flattened stream
+    pub flattened: bool,
+    /// number of files that the dump is split into
+    pub split: u32,
     /// report as JSON
     pub json: bool,
 }
+
+/// Most parts of a split dump; makedumpfile has no limit, and crash opens 100 (`MAX_FILE_NUM` of its diskdump.c is larger).
+const SPLIT_MAX: u32 = 100;
 
 /// Takes known keys out of a table; what is left at the end is unknown or the plugin's.
 struct Section {
@@ -126,6 +133,22 @@ impl Section {
         let Value::List(list) = &node.value else { return Err(wrong(&node, key, "a list of texts")) };
         let text = |n: &Node| if let Value::Text(t) = &n.value { Ok(t.clone()) } else { Err(wrong(n, key, "a text")) };
         list.iter().map(text).collect()
+    }
+
+    fn flag(&mut self, key: &'static str) -> Result<Option<bool>> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Node { value: Value::Bool(flag), .. }) => Ok(Some(flag)),
+            Some(node) => Err(wrong(&node, key, "true or false")),
+        }
+    }
+
+    fn count(&mut self, key: &'static str, range: std::ops::RangeInclusive<u32>) -> Result<Option<u32>> {
+        let Some(node) = self.take(key) else { return Ok(None) };
+        let want = format!("a number from {} to {}", range.start(), range.end());
+        let Value::Integer(number) = &node.value else { return Err(wrong(&node, key, &want)) };
+        let good = u32::try_from(*number).ok().filter(|n| range.contains(n));
+        good.map(Some).ok_or_else(|| Error::usage(format!("{}: `{key}` is {number}, not {want}", node.origin)))
     }
 
     /// A size, or `auto`.
@@ -185,6 +208,8 @@ pub(super) fn profile(name: &str, tree: Tree) -> Result<Profile> {
     engine.end()?;
     let fallback = compress.texts("fallback")?;
     let limit = output.size("limit")?;
+    let flattened = output.flag("flattened")?.unwrap_or(false);
+    let split = output.count("split", 1..=SPLIT_MAX)?.unwrap_or(1);
     let json = match report.text("format")? {
         None => false,
         Some((f, _)) if f == "text" => false,
@@ -204,6 +229,8 @@ pub(super) fn profile(name: &str, tree: Tree) -> Result<Profile> {
         compress: Compress { plugin: compress.plugin("plugin", NO_COMPRESSION)?, fallback },
         writer: output.plugin("writer", "kdump")?,
         limit,
+        flattened,
+        split,
         json,
     })
 }

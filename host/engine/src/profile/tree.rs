@@ -36,7 +36,7 @@ impl fmt::Display for Origin {
 }
 
 /// Keys of plugin sections that are the engine's and not the plugin's.
-const ENGINE_KEYS: [&str; 3] = ["fallback", "limit", "on_failure"];
+const ENGINE_KEYS: [&str; 5] = ["fallback", "flattened", "limit", "on_failure", "split"];
 
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,150 @@
+//! The parts of an output: one file, or the files of a split dump, each with the pages of a range of PFNs.
+//!
+//! All parts of a split dump are written by one run, at the same time. They are cut so that each gets about as many
+//! bytes: how well pages compress differs a lot between parts of memory, so a sample of them is compressed beforehand.
+
+use std::ops::Range;
+
+use coresift_sdk::{PageContent, Writer};
+use rayon::ThreadPool;
+
+use crate::batch::{BatchPlan, Planner};
+use crate::budget::Budget;
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::pack::{Batch, Packing, Worker};
+use crate::pageset::PageSet;
+use crate::progress::Progress;
+use crate::scheduler::{self, Writing};
+use crate::sink::Output;
+
+/// Batches that are compressed to learn how well pages compress.
+const SAMPLES: usize = 256;
+/// Where parts may begin: crash counts pages of a part in words of 64 bits of the bitmap (diskdump.c).
+const PART_PFNS: u64 = 64;
+
+/// A part on its way.
+pub struct Part {
+    /// its PFNs
+    pub pfns: Range<u64>,
+    /// writes it
+    pub writer: Box<dyn Writer>,
+    /// where it goes
+    pub output: Box<dyn Output>,
+    /// pages given to the writer so far
+    pub pages: u64,
+    /// why copying ended early
+    pub ended: Option<Error>,
+}
+
+/// What all parts share.
+pub struct Copying<'a> {
+    /// the input
+    pub image: &'a Image,
+    /// the pages
+    pub dumped: &'a PageSet,
+    /// how they are packed
+    pub packing: &'a Packing<'a>,
+    /// title of the writer plugin
+    pub title: &'a str,
+    /// told of every batch
+    pub progress: &'a dyn Progress,
+    /// threads and memory
+    pub budget: Budget,
+}
+
+impl Copying<'_> {
+    fn planner(&self, pfns: Range<u64>) -> Planner<'_> {
+        Planner::new(self.dumped, &self.image.extents, self.image.machine.page_shift, self.budget.map_size).within(pfns)
+    }
+
+    /// Cuts all PFNs into this many ranges of about as many bytes.
+    ///
+    /// # Errors
+    /// A filter failed that must not fail.
+    pub fn cut(&self, parts: u32, worker: &mut Worker) -> Result<Vec<Range<u64>>> {
+        let end = self.image.machine.max_pfn;
+        if parts <= 1 {
+            return Ok(std::iter::once(0..end).collect());
+        }
+        let plans: Vec<BatchPlan> = self.planner(0..end).collect();
+        let step = plans.len().div_ceil(SAMPLES).max(1);
+        let (mut bytes_per_page, mut batch) = (0.0, Batch::default());
+        // Bytes up to the end of each batch.
+        let mut sum = 0.0;
+        let mut marks: Vec<(u64, f64)> = Vec::with_capacity(plans.len());
+        for (i, plan) in plans.into_iter().enumerate() {
+            let (pages, end) = (plan.pages, plan.pieces.last().map_or(0, |p| p.run.end_pfn()));
+            if i % step == 0 {
+                worker.pack(&mut batch, plan, self.packing)?;
+                let bytes: usize = batch.pages().iter().map(|page| stored_bytes(page.content())).sum();
+                bytes_per_page = bytes as f64 / pages.max(1) as f64;
+                batch.clear();
+            }
+            sum += bytes_per_page * pages as f64;
+            marks.push((end, sum));
+        }
+        let mut ranges = Vec::new();
+        let mut from = 0;
+        for part in 1..parts {
+            let wanted = sum * f64::from(part) / f64::from(parts);
+            let at = marks.iter().find(|(_, bytes)| *bytes >= wanted).map_or(end, |(pfn, _)| *pfn);
+            let to = (at / PART_PFNS * PART_PFNS).clamp(from, end);
+            ranges.push(from..to);
+            from = to;
+        }
+        ranges.push(from..end);
+        Ok(ranges)
+    }
+
+    /// Copies the pages of all parts. What went wrong stands in each.
+    pub fn run(&self, parts: &mut [Part], workers: Vec<Worker>, pool: Option<&ThreadPool>) {
+        if let [part] = parts {
+            let outcome = self.part(part, workers, self.budget.batches, pool);
+            part.ended = outcome.err();
+            return;
+        }
+        // Each part has workers of its own: as many as there are for each, and no more parts at a time than workers.
+        let at_once = parts.len().min(workers.len()).max(1);
+        let each = (workers.len() / at_once).max(1);
+        let batches = if each == 1 { 1 } else { each + 2 };
+        let mut waiting = std::sync::Mutex::new(workers);
+        for parts in parts.chunks_mut(at_once) {
+            std::thread::scope(|scope| {
+                for part in parts {
+                    let waiting = &waiting;
+                    scope.spawn(move || {
+                        let mine = || -> Result<Vec<Worker>> {
+                            let mut waiting = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                            let from = waiting.len().saturating_sub(each);
+                            let mine = waiting.split_off(from);
+                            drop(waiting);
+                            if mine.is_empty() { Ok(vec![Worker::start(self.packing)?]) } else { Ok(mine) }
+                        };
+                        let pool = scheduler::pool(Budget { threads: each, ..self.budget });
+                        part.ended = mine().and_then(|mine| self.part(part, mine, batches, pool.as_ref())).err();
+                    });
+                }
+            });
+            // Workers have state of their own only; the next parts get new ones.
+            waiting.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        }
+    }
+
+    fn part(&self, part: &mut Part, workers: Vec<Worker>, batches: usize, pool: Option<&ThreadPool>) -> Result<()> {
+        let planner = self.planner(part.pfns.clone());
+        let Part { writer, output, .. } = part;
+        let mut writing =
+            Writing { writer: writer.as_mut(), title: self.title, output: output.as_mut(), progress: self.progress, pages: 0 };
+        let copied = scheduler::run(planner, self.packing, &mut writing, workers, batches, pool);
+        part.pages = writing.pages;
+        copied
+    }
+}
+
+fn stored_bytes(content: PageContent<'_>) -> usize {
+    match content {
+        PageContent::Stored { data, .. } => data.len(),
+        PageContent::Zero | PageContent::Missing => 0,
+    }
+}
