@@ -32,7 +32,7 @@ fn what_is_no_vmcore_is_named() {
     refused(&folder.path().join("none"), &out, &[], 1, &["cannot open", "No such file"]);
     let program = std::fs::read("/bin/true").unwrap();
     refused(&file("program", &program), &out, &[], 1, &["format not recognised", "no core file"]);
-    refused(&file("dump", b"KDUMP   and so on, a dump already"), &out, &[], 1, &["a kdump-compressed dump already"]);
+    refused(&file("dump", b"KDUMP   and so on, but no dump"), &out, &[], 1, &["the header makes no sense", "dump"]);
     refused(&file("cut.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0]), &out, &[], 1, &["zstd"]);
     refused(&file("cut.gz", &[0x1f, 0x8b, 8, 0]), &out, &[], 1, &["gzip"]);
 }

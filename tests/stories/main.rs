@@ -6,6 +6,7 @@ mod containment;
 mod corruption;
 mod crash;
 mod dump;
+mod formats;
 mod incomplete;
 mod input;
 mod layouts;

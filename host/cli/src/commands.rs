@@ -7,8 +7,10 @@ use crate::options::Common;
 
 mod dump;
 mod info;
+mod join;
 mod plugins;
 mod profiles;
+mod restore;
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -17,6 +19,10 @@ pub enum Command {
     Dump(dump::Args),
     /// Say what an input is: machine, kernel, crash time, format, memory, completeness
     Info(info::Args),
+    /// Turn a flattened stream back into a file
+    Restore(restore::Args),
+    /// Put the parts of a split dump together
+    Join(join::Args),
     /// List, explain and check plugins
     #[command(subcommand)]
     Plugins(plugins::Command),
@@ -31,6 +37,8 @@ impl Command {
         match self {
             Self::Dump(args) => dump::run(args, common),
             Self::Info(args) => info::run(args, common),
+            Self::Restore(args) => restore::run(args, common),
+            Self::Join(args) => join::run(args, common),
             Self::Plugins(command) => plugins::run(command, common),
             Self::Profiles(command) => profiles::run(command, common),
         }

@@ -25,6 +25,7 @@ pub mod profile;
 pub mod progress;
 pub mod registry;
 pub mod report;
+pub mod restore;
 pub mod scheduler;
 mod services;
 pub mod sink;

@@ -9,6 +9,7 @@ use crate::header::{EXCLUDED_VMEMMAP, INCOMPLETE, SIGNATURE, header, status, sub
 use crate::layout::Layout;
 use crate::marks::Marks;
 use crate::notes::Notes;
+use crate::sharing::Sharing;
 
 /// Bitmaps go out in pieces of this size, so that memory stays the same for any machine: the two of 4 TiB of RAM have
 /// 128 MiB each.
@@ -31,6 +32,8 @@ pub struct Dump {
     data_at: u64,
     /// bits of the bitmap of dumped pages; `None` in a stream, which has all of them in front
     marks: Option<Marks>,
+    /// pages with the same bytes share them
+    sharing: Option<Sharing>,
     /// PFNs and descriptors of a batch, kept to be used again
     pfns: Vec<u64>,
     table: Vec<u8>,
@@ -40,7 +43,7 @@ impl Dump {
     /// Writes all that goes before the pages.
     ///
     /// The signature comes last: killed before it, the file is no dump; after it, it is one without pages.
-    pub fn begin(plan: &Plan<'_>, sink: &mut dyn Sink) -> Result<Self> {
+    pub fn begin(plan: &Plan<'_>, dedup: bool, sink: &mut dyn Sink) -> Result<Self> {
         let layout = Layout::of(plan.machine);
         let notes = Notes::of(plan.machine, layout);
         let geometry = Geometry::of(plan, layout, notes.len() + notes.erased.len())?;
@@ -68,14 +71,23 @@ impl Dump {
         sink.write_at(geometry.zero_at, &[&zeros])?;
         let status_at = write_header(plan, layout, &geometry, status | INCOMPLETE, &zeros, sink)?;
         let data_at = geometry.data_at();
-        let (pfns, table) = (Vec::new(), Vec::new());
-        Ok(Self { layout, geometry, status, status_at, come: 0, described: 0, next_pfn: 0, data_at, marks, pfns, table })
+        let (pfns, table, sharing) = (Vec::new(), Vec::new(), dedup.then(Sharing::new));
+        Ok(Self { layout, geometry, status, status_at, come: 0, described: 0, next_pfn: 0, data_at, marks, sharing, pfns, table })
     }
 
     /// Writes a batch: the data, then the descriptors, then the bits that say that both are there.
     ///
     /// A batch that fails leaves nothing behind that a reader sees; it may be given again in smaller pieces.
     pub fn write(&mut self, batch: &PackedBatch<'_>, sink: &mut dyn Sink) -> Result<()> {
+        let written = self.try_write(batch, sink);
+        if written.is_err() {
+            // It knows of bytes that are not in the file.
+            self.sharing = self.sharing.take().map(|_| Sharing::new());
+        }
+        written
+    }
+
+    fn try_write(&mut self, batch: &PackedBatch<'_>, sink: &mut dyn Sink) -> Result<()> {
         let come = self.come.saturating_add(batch.iter().len() as u64);
         if come > self.geometry.descriptors {
             return Err(Error::format(format!("more pages than the {} planned", self.geometry.descriptors)));
@@ -98,9 +110,14 @@ impl Dump {
                         return Err(Error::format(format!("a page of codec {codec:#x} with {} bytes", data.len())).at_pfn(pfn));
                     }
                     let stored = Descriptor { offset: data_at, size: data.len() as u32, flags: status(codec)? };
-                    data_at += data.len() as u64;
-                    pieces.push(data);
-                    stored
+                    match self.sharing.as_mut().and_then(|sharing| sharing.find(data, stored)) {
+                        Some(same) => same,
+                        None => {
+                            data_at += data.len() as u64;
+                            pieces.push(data);
+                            stored
+                        }
+                    }
                 }
                 PageContent::Zero => Descriptor { offset: self.geometry.zero_at, size: block as u32, flags: 0 },
                 PageContent::Missing if self.marks.is_some() => continue,

@@ -12,7 +12,7 @@
 //! A block is a page of the crashed machine; fields have its byte order and word size (layout.rs). geometry.rs says
 //! where the parts stand, dump.rs in which order they are written, so that the file opens whenever the writer dies.
 //!
-//! It has no configuration keys.
+//! With the key `dedup` identical pages are stored once (sharing.rs).
 
 mod descriptors;
 mod dump;
@@ -21,8 +21,9 @@ mod header;
 mod layout;
 mod marks;
 mod notes;
+mod sharing;
 
-use coresift_sdk::{End, Error, Manifest, PackedBatch, Plan, Result, Setup, Sink, Writer, codec};
+use coresift_sdk::{End, Error, Key, Manifest, PackedBatch, Plan, Result, Setup, Sink, Writer, codec};
 
 use crate::dump::Dump;
 
@@ -30,26 +31,28 @@ use crate::dump::Dump;
 pub fn manifest() -> Manifest {
     let codecs = codec::ZLIB | codec::LZO | codec::SNAPPY | codec::ZSTD;
     Manifest::writer("kdump", env!("CARGO_PKG_VERSION"), "kdump-compressed, for crash, drgn and makedumpfile", "kdump", codecs)
+        .key(Key::bool("dedup", false, "store identical pages once; takes 8 MiB more memory"))
 }
 
 /// Makes the writer.
 ///
 /// # Errors
-/// None: there is nothing to configure.
-pub fn open(_: Setup) -> Result<Box<dyn Writer>> {
-    Ok(Box::new(Kdump { dump: None }))
+/// The setting is missing: a bug of the host.
+pub fn open(setup: Setup) -> Result<Box<dyn Writer>> {
+    Ok(Box::new(Kdump { dedup: setup.config.bool("dedup")?, dump: None }))
 }
 
 #[cfg(feature = "export")]
 coresift_sdk::export_plugin! { kind: writer, name: "kdump", manifest: manifest, open: open }
 
 struct Kdump {
+    dedup: bool,
     dump: Option<Dump>,
 }
 
 impl Writer for Kdump {
     fn begin(&mut self, plan: &Plan<'_>, sink: &mut dyn Sink) -> Result<()> {
-        self.dump = Some(Dump::begin(plan, sink)?);
+        self.dump = Some(Dump::begin(plan, self.dedup, sink)?);
         Ok(())
     }
 

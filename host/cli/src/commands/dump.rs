@@ -25,6 +25,9 @@ Examples:
   coresift dump vmcore out -d 17                        without zero and free pages, with caches and user memory
   coresift dump vmcore.zst out -d 0 --threads 1         every page, one thread, from a compressed file
   coresift dump vmcore --dry-run --json                 how large would it be?
+  coresift dump vmcore out --split 4                    out.1 to out.4, of about equal size, written at the same time
+  coresift dump vmcore - --flattened | ssh host 'coresift restore vmcore'
+  coresift dump out small -d 31 --compress keep         leave more out of a dump, pages stay as they are compressed
 
 The dump is written as OUTPUT.incomplete and renamed at the end. If the run is killed or the disk is full,
 OUTPUT.incomplete holds the pages written so far and opens as an incomplete dump: with drgn and libkdumpfile,
@@ -34,7 +37,8 @@ and with crash as far as the pages it starts from are there (--minimal and --zer
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
-    /// The input (a vmcore, also compressed with zstd or gzip), then the output; with --dry-run no output
+    /// The input (a vmcore or dump, also flattened, or compressed with zstd or gzip; all parts of a split dump), then the
+    /// output; with --dry-run no output
     #[arg(required = true, value_names = ["INPUT", "OUTPUT"], num_args = 1..)]
     files: Vec<PathBuf>,
     /// Profile by name or file
@@ -44,7 +48,7 @@ pub struct Args {
     /// 8 user memory, 16 free memory
     #[arg(short = 'd', long = "dump-level", value_name = "LEVEL")]
     level: Option<u32>,
-    /// Compressor and level, e.g. lzo, zlib:6, zstd:3, none
+    /// Compressor and level, e.g. lzo, zlib:6, zstd:3, none; keep = as the input has them
     #[arg(long, value_name = "NAME[:LEVEL]")]
     compress: Option<String>,
     /// Output format
@@ -206,6 +210,7 @@ fn set_level(profile: &mut Profile, level: u32) -> Result<()> {
 fn text(report: &Report) -> String {
     let head = match (&report.output, report.outcome, &report.incomplete_because) {
         (None, ..) => "dry run: nothing was written".to_owned(),
+        (Some(_), Outcome::Complete, _) if report.output.as_deref() == Some("-") => "dump written to standard output".to_owned(),
         (Some(name), Outcome::Complete, _) => format!("dump saved to {name}"),
         (Some(name), Outcome::Degraded, _) => format!("dump saved to {name}, DEGRADED: see below"),
         (Some(name), Outcome::Incomplete, why) => {

@@ -13,7 +13,10 @@ const AT_ONCE: usize = 64;
 const SLOTS: usize = 64;
 
 /// The pages made last, by their PFN modulo the number of slots.
-pub struct Cache(Vec<Mutex<Option<(u64, Box<[u8]>)>>>);
+pub struct Cache(Vec<Mutex<Option<Made>>>);
+
+/// A page's PFN and its bytes.
+type Made = (u64, Box<[u8]>);
 
 impl Default for Cache {
     fn default() -> Self {

@@ -17,11 +17,17 @@ const RECORD_MIN: usize = 1 << 20;
 /// Stretches that grow at the same time: a writer adds to the pages' data and to the table that points to them by turns.
 const OPEN_MAX: usize = 2;
 
+/// Bytes of the stream after which what still grows is written, too: a stream that is cut has lost no more than the pages of
+/// so many.
+const AGE_MAX: u64 = 16 << 20;
+
 /// A stretch of the file that still grows.
 #[derive(Debug, Default)]
 struct Stretch {
     offset: u64,
     bytes: Vec<u8>,
+    /// where the stream was when the first of the bytes came
+    since: u64,
 }
 
 /// The stream.
@@ -92,6 +98,9 @@ impl Sink for Flattened {
             // The next write goes on behind it: the stretch stays open, empty.
             stretch.offset = offset + len;
         } else {
+            if stretch.bytes.is_empty() {
+                stretch.since = self.at;
+            }
             pieces.iter().for_each(|piece| stretch.bytes.extend_from_slice(piece));
             if stretch.bytes.len() >= RECORD_MIN {
                 self.flush(&stretch)?;
@@ -100,7 +109,8 @@ impl Sink for Flattened {
             }
         }
         self.open.push(stretch);
-        if self.open.len() > OPEN_MAX {
+        let old = |s: &Stretch, at: u64| !s.bytes.is_empty() && at - s.since > AGE_MAX;
+        while self.open.len() > OPEN_MAX || self.open.first().is_some_and(|s| old(s, self.at)) {
             let oldest = self.open.remove(0);
             self.flush(&oldest)?;
         }
