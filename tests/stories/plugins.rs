@@ -110,7 +110,7 @@ fn libraries_that_must_not_be_loaded_are_refused_in_one_line() {
         libs::hello("CORESIFT", major, minor, 1, "garbage")
     );
     let cases = [
-        ("old", libs::hello("CORESIFT", major, minor + 7, 1, "old"), "plugin ABI 0.9, this coresift has 0.3"),
+        ("old", libs::hello("CORESIFT", major, minor + 7, 1, "old"), "plugin ABI 0.10, this coresift has 0.3"),
         ("major", libs::hello("CORESIFT", major + 1, 0, 1, "major"), "plugin ABI 1.0, this coresift has 0.3"),
         ("abort", libs::hello("CORESIFT", major, minor, 0, "abort"), "built with panic=abort"),
         ("magic", libs::hello("SIFTCORE", major, minor, 1, "magic"), "another magic number"),
