@@ -52,6 +52,8 @@ pub struct Image {
     tried: u64,
     /// the range that ends at `end`; none in a stream
     last: Option<Range>,
+    /// the write that was to prolong it failed: what its header says is not known
+    unsure: bool,
     /// all PFNs so far are below this one
     next_pfn: u64,
     zeros: Vec<u8>,
@@ -62,7 +64,7 @@ impl Image {
     pub fn begin(plan: &Plan<'_>, sparse: bool) -> Self {
         let page_shift = plan.machine.page_shift;
         let zeros = vec![0; (HOLE_MIN as usize).max(plan.machine.page_size())];
-        Self { page_shift, sparse, end: 0, tried: 0, last: None, next_pfn: 0, zeros }
+        Self { page_shift, sparse, end: 0, tried: 0, last: None, unsure: false, next_pfn: 0, zeros }
     }
 
     /// Writes a batch. If it fails, it counts as not written and may come again in smaller pieces.
@@ -105,10 +107,12 @@ impl Image {
         self.put(&pieces, &headers, before, sink)?;
         // The range of an earlier batch, now that its pages are there.
         if let (Some(old), Some(new), Some(header)) = (going_on, ranges.first(), headers.first())
-            && old != *new
+            && (old != *new || self.unsure)
         {
+            self.unsure = true;
             let last = header.get(LAST_AT..LAST_AT + size_of::<u64>()).unwrap_or_default();
             sink.write_at(new.at + LAST_AT as u64, &[last])?;
+            self.unsure = false;
         }
         (self.end, self.next_pfn, self.last) = (at, next_pfn, ranges.last().copied());
         Ok(())
