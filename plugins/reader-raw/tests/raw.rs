@@ -84,3 +84,60 @@ fn settings_that_make_no_sense_are_refused() {
     assert!(why(&[("arch", Value::Text("vax".into()))]).contains("vax"));
     assert!(open(&[], &[]).err().unwrap().message.contains("empty"));
 }
+
+fn regions(texts: &[&str]) -> [(&'static str, Value); 1] {
+    [("regions", Value::List(texts.iter().map(|t| (*t).into()).collect()))]
+}
+
+#[test]
+fn regions_stand_one_behind_the_other() {
+    let bytes = noise(5 * PAGE);
+    let reader = open(&bytes, &regions(&["0x1000-0x2fff", "0x100000000+12KiB"])).unwrap();
+    let second = Extent::mapped(0x100000, 3, 0, 2 * PAGE as u64);
+    assert_eq!(reader.extents(), [Extent::mapped(1, 2, 0, 0), second]);
+    assert_eq!((reader.machine().max_pfn, reader.machine().incomplete, reader.machine().warnings.len()), (0x100003, false, 0));
+    let (mut out, mut states) = (vec![0xaa; 3 * PAGE], [PageState::MISSING; 3]);
+    reader.read_pages(&[2, 3, 0x100002], &mut out, &mut states).unwrap();
+    assert_eq!(states.map(|s| s == PageState::PRESENT), [true, false, true]);
+    assert!(out[..PAGE] == bytes[PAGE..2 * PAGE] && out[2 * PAGE..] == bytes[4 * PAGE..]);
+}
+
+#[test]
+fn ends_of_regions_within_pages_are_left_out() {
+    // As in the memory map of a PC: 0x1000 to 0x9fbff, which is 0x9ec00 bytes.
+    let bytes = noise(0x9ec00 + 2 * PAGE);
+    let reader = open(&bytes, &regions(&["0x1000-0x9fbff", "0x100000-0x101fff"])).unwrap();
+    assert_eq!(reader.extents(), [Extent::mapped(1, 0x9e, 0, 0), Extent::mapped(0x100, 2, 0, 0x9ec00)]);
+    assert!(reader.machine().warnings[0].contains("1 ends of regions lie within pages"));
+}
+
+#[test]
+fn a_file_of_another_length_than_its_regions_is_incomplete() {
+    let with = |len: usize| open(&noise(len), &regions(&["0x0+8KiB", "0x10000+8KiB"])).unwrap();
+    let short = with(3 * PAGE - 1);
+    assert_eq!(short.extents(), [Extent::mapped(0, 2, 0, 0)]);
+    assert!(short.machine().incomplete && short.machine().warnings[0].contains("4097 bytes shorter"));
+    let long = with(5 * PAGE);
+    assert_eq!(long.machine().max_pfn, 0x12);
+    assert!(long.machine().incomplete && long.machine().warnings[0].contains("4096 bytes longer"));
+    assert!(open(&noise(100), &regions(&["0x0+8KiB"])).err().unwrap().message.contains("not one whole page"));
+}
+
+#[test]
+fn regions_that_make_no_sense_are_refused() {
+    let why = |texts: &[&str]| {
+        let error = open(&noise(PAGE), &regions(texts)).err().unwrap();
+        assert!(error.hint.contains("0x1000-0x9ffff"), "{error}");
+        error.message
+    };
+    assert!(why(&["4096"]).contains("no range"));
+    assert!(why(&["1000-1fff"]).contains("does not begin with 0x"));
+    assert!(why(&["0x1000-0xfff"]).contains("ends before it begins"));
+    assert!(why(&["0x1000+0"]).contains("ends before it begins"));
+    assert!(why(&["0x1000+much"]).contains("no length"));
+    assert!(why(&["0x+1-0x2"]).contains("no number"));
+    assert!(why(&["0x0-0xffffffffffffffff"]).contains("beyond 64 bits"));
+    assert!(why(&["0x0+8KiB", "0x1000+4KiB"]).contains("does not lie behind"));
+    let both = [("base", Value::Size(4096)), regions(&["0x0+4KiB"])[0].clone()];
+    assert!(open(&noise(PAGE), &both).err().unwrap().message.contains("`base` and `regions`"));
+}
