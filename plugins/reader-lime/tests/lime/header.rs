@@ -28,11 +28,11 @@ fn both_formats_are_certain() {
 }
 
 #[test]
-fn the_headers_of_avmls_own_tests_are_read() {
-    // From the unit tests of AVML's image.rs: 0x1000 up to 0x20001.
-    let rest = b"\x00\x10\0\0\0\0\0\0\x00\x00\x02\0\0\0\0\0\0\0\0\0\0\0\0\0";
-    assert_eq!(probe([&b"\x45\x4d\x69\x4c\x01\0\0\0"[..], rest].concat()).reason, "LiME image, first range 0x1000 to 0x20000");
-    assert_eq!(probe([&b"\x41\x56\x4d\x4c\x02\0\0\0"[..], rest].concat()).reason, "AVML image, first range 0x1000 to 0x20000");
+fn headers_are_read_byte_by_byte_as_specified() {
+    // lime.h: u32 magic, u32 version, u64 s_addr, u64 e_addr (inclusive), 8 bytes reserved; here 0x1000 to 0x9fbff.
+    let rest = b"\x00\x10\0\0\0\0\0\0\xff\xfb\x09\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    assert_eq!(probe([&b"EMiL\x01\0\0\0"[..], rest].concat()).reason, "LiME image, first range 0x1000 to 0x9fbff");
+    assert_eq!(probe([&b"AVML\x02\0\0\0"[..], rest].concat()).reason, "AVML image, first range 0x1000 to 0x9fbff");
 }
 
 #[test]
