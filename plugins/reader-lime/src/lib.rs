@@ -1,0 +1,90 @@
+//! Reads the memory images that LiME and AVML take of a running machine.
+//!
+//! ```text
+//! header        magic    u32   "LiME" 0x4c694d45, or "AVML" 0x4c4d5641
+//! (32 bytes)    version  u32   1 for LiME, 2 for AVML
+//!               start    u64   physical address of the first byte
+//!               end      u64   physical address of the last byte (not one behind it)
+//!               reserved 8 bytes
+//! payload       LiME: the bytes as they are
+//!               AVML: a stream of the Snappy framing format, then its length in bytes, u64
+//! header        the next range, and so on to the end of the file
+//! ```
+//!
+//! Each range has its own header, so one file may have ranges of both kinds. AVML writes LiME headers where it was not
+//! asked to compress. Sources: LiME's `doc/` folder and `lime.h`; AVML's `src/image.rs`; Snappy's `framing_format.txt`.
+//!
+//! The format says where memory was, and nothing of the machine: architecture and page size are settings. AVML leaves out
+//! blocks of zeros (16 MiB each), so what no range has need not be a hole in the machine's memory.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`header`] | one header |
+//! | [`ranges`] | all headers of a file, up to its end or to where it is damaged |
+//! | [`frames`] | a compressed range: an index of its chunks, and decoding of those that are asked for |
+//! | [`layout`] | from ranges in any order to ascending, disjoint extents of pages |
+//! | [`machine`] | architectures by name |
+//! | [`image`] | the reader itself: joins the above |
+//!
+//! Nothing in the input is trusted; what is damaged or cut costs its own pages and no others.
+
+pub mod frames;
+pub mod header;
+pub mod image;
+pub mod layout;
+pub mod machine;
+pub mod ranges;
+
+use coresift_sdk::{Error, ErrorKind, Key, Manifest, Reader, Result, Score, Setup, Source};
+
+use crate::header::Head;
+use crate::image::LimeImage;
+
+/// What this plugin says about itself.
+pub fn manifest() -> Manifest {
+    Manifest::reader("lime", env!("CARGO_PKG_VERSION"), "reads LiME and AVML memory images", &["LiME image", "AVML image"])
+        .key(Key::choice("arch", machine::AUTO, &machine::choices(), "architecture of the machine, which the image does not tell"))
+        .key(Key::size("page_size", 0, 0, machine::MAX_PAGE_SIZE, "page size of the machine; 0 = by architecture"))
+}
+
+/// Says whether the input is a LiME or AVML image; looks at the first header only.
+///
+/// # Errors
+/// The input cannot be read.
+pub fn probe(sources: &[Source]) -> Result<Score> {
+    let source = match only_one(sources) {
+        Ok(source) => source,
+        Err(e) => return Ok(Score::no(e.message)),
+    };
+    Ok(match Head::read(source, 0)? {
+        Head::Range(range) => Score::certain(range.describe()),
+        Head::End => Score::no("an empty file"),
+        Head::Cut => Score::no("too short for a LiME header"),
+        Head::Other(why) => Score::no(why),
+    })
+}
+
+/// Opens a LiME or AVML image.
+///
+/// # Errors
+/// It is none, or its first range makes no sense.
+pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
+    let page_size = setup.config.size("page_size")?;
+    if page_size != 0 && !machine::is_page_size(page_size) {
+        let message = format!("key `page_size`: {page_size} is not a power of two from 4 KiB on");
+        return Err(Error::new(ErrorKind::Config, message));
+    }
+    let arch = setup.config.text("arch")?;
+    let source = only_one(&setup.sources)?.clone();
+    Ok(Box::new(LimeImage::open(source, arch, page_size)?))
+}
+
+fn only_one(sources: &[Source]) -> Result<&Source> {
+    match sources {
+        [source] => Ok(source),
+        _ => Err(Error::unsupported(format!("a LiME image is one file, not {}", sources.len()))),
+    }
+}
+
+#[cfg(feature = "export")]
+coresift_sdk::export_plugin! { kind: reader, name: "lime", manifest: manifest, probe: probe, open: open }
