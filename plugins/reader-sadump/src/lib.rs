@@ -42,6 +42,8 @@
 //! - VMCOREINFO and kernel names: the firmware knows nothing of Linux. The host finds them in memory.
 //! - The KASLR offset: it is an address of the running kernel minus its link address, and only a vmlinux knows that one.
 //! - Which Linux CPU has which APIC ID: notes are in the order of the image, as makedumpfile assumes it.
+//! - What the kernel itself saved of the CPUs (`crash_notes`) when it panicked before the firmware came: makedumpfile prefers
+//!   that, but finds it by symbols only.
 //! - The bases of FS and GS: SMRAM has no place for them; they are 0 in the notes.
 //! - If a kdump kernel was running, it had moved the first 640 KiB to a backup region. Where that is, only kernel symbols
 //!   tell (`saved_command_line` with `elfcorehdr=`): these pages are given as they stand in the image.

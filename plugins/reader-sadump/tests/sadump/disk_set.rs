@@ -50,6 +50,17 @@ fn pages_across_two_disks_are_put_together() {
 }
 
 #[test]
+fn what_stands_behind_the_used_bytes_is_not_looked_at() {
+    // Dump devices are larger than dumps, and have pages of older ones at their ends.
+    for shape in [Shape::Single, Shape::Media, Shape::Set(3)] {
+        let image = Sadump { shares: vec![PAGE + 10, 3 * PAGE], ..Sadump::new(shape, [dumped(0..9), left_out(9..12)].concat()) };
+        let mut files = image.build();
+        files.iter_mut().for_each(|f| f.extend([0xdd; 3 * PAGE]));
+        check(&files, &image, false);
+    }
+}
+
+#[test]
 fn a_cut_disk_costs_its_own_pages_only() {
     let image = Sadump { shares: vec![3 * PAGE], ..Sadump::new(Shape::Set(2), dumped(0..6)) };
     let mut files = image.build();
