@@ -126,6 +126,7 @@ struct Walk<'a> {
     host: &'a Hypervisor,
     pages: Builder,
     frames: Builder,
+    devices: Vec<u64>,
     /// entries that may still be taken: a domain has no more pages than the machine
     room: u64,
     /// pages of the list without an entry: Linux uses one for all that are empty
@@ -140,6 +141,7 @@ impl FrameList {
             host,
             pages: Builder::default(),
             frames: Builder::default(),
+            devices: Vec::new(),
             // Devices are no pages of the machine, but their frames are in the list: as many again, and 4 GiB of them.
             room: host.pages().saturating_mul(2).saturating_add(1 << 20),
             empty: HashSet::new(),
@@ -165,8 +167,13 @@ impl FrameList {
         say(walk.foreign, "pages of domain 0 are memory of other domains and are left out");
         say(u64::from(walk.room == 0), "frame list is longer than the machine has memory; the rest is left out");
         let (pages, _) = walk.pages.finish();
-        let (frames, twice) = walk.frames.finish();
+        let (own, twice) = walk.frames.finish();
         say(twice, "machine frames are in domain 0's frame list more than once");
+        // What lies outside of domain 0's RAM has identity entries too, and its own pages may be there on the machine.
+        let mut frames = Builder::default();
+        own.list().iter().for_each(|run| frames.push_run(*run));
+        walk.devices.iter().filter(|pfn| own.find(**pfn).is_none()).for_each(|pfn| frames.push(*pfn, *pfn));
+        let (frames, _) = frames.finish();
         Ok(Self { pages, frames })
     }
 }
@@ -200,7 +207,7 @@ impl Walk<'_> {
                 self.foreign += 1;
             } else if entry & IDENTITY != 0 {
                 // One page of such entries serves all places: the number in the entry means nothing.
-                self.frames.push(pfn, pfn);
+                self.devices.push(pfn);
             } else if entry < PHYSICAL_END >> 12 {
                 self.pages.push(pfn, entry);
                 self.frames.push(entry, pfn);

@@ -65,6 +65,11 @@ impl Builder {
         }
     }
 
+    /// Adds a run.
+    pub fn push_run(&mut self, run: Run) {
+        self.0.push(run);
+    }
+
     /// Sorts. Returns how many entries had the key of another one; the one with the lowest value stays, in an index the
     /// first in the file.
     pub fn finish(self) -> (Runs, u64) {
