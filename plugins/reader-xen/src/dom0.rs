@@ -68,7 +68,9 @@ pub fn open(host: Hypervisor, entries: Entries) -> Result<Box<dyn Reader>> {
     let Some(root) = host.crash().p2m else {
         return Err(Error::unsupported("no note of the hypervisor says where domain 0's frames are").hint(use_machine));
     };
-    machine.warnings.retain(|w| !w.contains("page frames are those of the host"));
+    // What only holds for the view of the machine.
+    machine.warnings.retain(|w| !w.contains("page frames are those of the host") && !w.contains("view = \"dom0\""));
+    machine.vmcoreinfo = host.linux_vmcoreinfo();
     let list = FrameList::read(&host, root, &mut machine.warnings)?;
     if list.pages.list().is_empty() {
         let message = format!("domain 0's frame list at machine frame {root:#x} has no page in it");
@@ -78,10 +80,10 @@ pub fn open(host: Hypervisor, entries: Entries) -> Result<Box<dyn Reader>> {
     let ctx = host.ctx();
     let memory = Dom0 { host, runs: list.pages };
     let tables = match entries {
-        Entries::Guest => Tables::find(&memory, list.frames, &roots)?,
+        Entries::Guest(scope) => Tables::find(&memory, list.frames, &roots, scope)?,
         Entries::Machine => Tables::default(),
     };
-    if entries == Entries::Guest && tables.count() == 0 {
+    if entries != Entries::Machine && tables.count() == 0 {
         machine.warnings.push("no CPU was in domain 0: its page tables could not be found and have frames of the machine".into());
     }
     machine.format = "Xen hypervisor vmcore, domain 0".into();

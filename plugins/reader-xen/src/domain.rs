@@ -10,7 +10,7 @@ use crate::index::{Builder, Index, Place, Runs};
 use crate::notes::{self, DumpCore};
 use crate::registers;
 use crate::sections::{P2M, PAGES, PFN, PRSTATUS, Section, Sections};
-use crate::tables::Tables;
+use crate::tables::{Scope, Tables};
 
 /// What people call the format.
 pub const FORMAT: &str = "xl dump-core";
@@ -93,7 +93,7 @@ pub fn open(source: Source, entries: Entries) -> Result<Box<dyn Reader>> {
 
     let wide = sections.machine == EM_X86_64 && !header.narrow;
     let tables = match entries {
-        Entries::Guest if header.pv && wide => find_tables(&pages, index.frames, &contexts, &mut warnings)?,
+        Entries::Guest(scope) if header.pv && wide => find_tables(&pages, index.frames, &contexts, scope, &mut warnings)?,
         _ => Tables::default(),
     };
     let mut machine = machine(&sections, &header, warnings);
@@ -241,9 +241,9 @@ impl Contexts {
     }
 }
 
-fn find_tables(pages: &Pages, frames: Runs, contexts: &Contexts, warnings: &mut Vec<String>) -> Result<Tables> {
+fn find_tables(pages: &Pages, frames: Runs, contexts: &Contexts, scope: Scope, warnings: &mut Vec<String>) -> Result<Tables> {
     let roots: Vec<u64> = contexts.each().flat_map(registers::roots).collect();
-    let tables = Tables::find(pages, frames, &roots)?;
+    let tables = Tables::find(pages, frames, &roots, scope)?;
     if tables.count() == 0 {
         warnings.push("no page tables could be found from the vCPUs' registers: those in the dump have frames of the machine".into());
     }

@@ -58,6 +58,15 @@ impl Hypervisor {
         let elf = ElfImage::open(source.clone(), 0)?;
         let mut machine = elf.machine();
         machine.format = FORMAT.into();
+        // Domain 0's Linux leaves a VMCOREINFO in memory, and its `struct page`s are by PFN of domain 0. A host that finds
+        // it there would leave out machine frames by the classes of other pages. The hypervisor's text says that no Linux
+        // rules over these frames.
+        machine.vmcoreinfo.clone_from(&crash.vmcoreinfo);
+        if machine.vmcoreinfo.is_empty() {
+            machine.vmcoreinfo = format!("PAGESIZE={}\n", machine.page_size()).into_bytes();
+        }
+        let hint = "no kernel decides which of the machine's pages are kept; view = \"dom0\" has domain 0's alone";
+        machine.warnings.push(hint.into());
         let extents = elf.extents();
         Ok(Self { source, elf, machine, extents, crash, ctx })
     }
@@ -65,6 +74,11 @@ impl Hypervisor {
     /// What its notes say.
     pub fn crash(&self) -> &Crash {
         &self.crash
+    }
+
+    /// Text of the VMCOREINFO note of Linux, empty if there is none.
+    pub fn linux_vmcoreinfo(&self) -> Vec<u8> {
+        self.elf.machine().vmcoreinfo
     }
 
     /// Class and byte order.

@@ -2,13 +2,13 @@
 
 use coresift_sdk::{Error, ErrorKind, Extent, Machine, PageState, Reader, Result};
 
-use crate::tables::Tables;
+use crate::tables::{Scope, Tables};
 
 /// Which frame numbers page tables of a paravirtualised kernel have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entries {
     /// the domain's own, as every tool for Linux expects
-    Guest,
+    Guest(Scope),
     /// the machine's, as the input has them
     Machine,
 }

@@ -49,6 +49,7 @@ pub mod tables;
 use coresift_sdk::{Error, ErrorKind, Key, Manifest, Reader, Result, Score, Setup, Source};
 
 use image::Entries;
+use tables::Scope;
 
 /// What this plugin says about itself.
 pub fn manifest() -> Manifest {
@@ -57,9 +58,10 @@ pub fn manifest() -> Manifest {
         .key(Key::choice("view", "machine", &["machine", "dom0"], "whose page frames the vmcore of a hypervisor has"))
         .key(Key::choice(
             "page_tables",
-            "guest",
-            &["guest", "machine"],
-            "frames in the page tables of a paravirtualised kernel: the domain's own, or those of the machine as the input has them",
+            "kernel",
+            &["kernel", "all", "machine"],
+            "which page tables of a paravirtualised kernel get the domain's own frame numbers: the kernel's and those of \
+             processes that were running; those of all processes, which takes a search through all of memory; or none",
         ))
 }
 
@@ -89,7 +91,11 @@ pub fn probe(sources: &[Source]) -> Result<Score> {
 /// It is none, or nothing of the machine's memory can be found in it.
 pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
     let source = only_one(&setup.sources)?.clone();
-    let entries = if setup.config.text("page_tables")? == "guest" { Entries::Guest } else { Entries::Machine };
+    let entries = match setup.config.text("page_tables")? {
+        "machine" => Entries::Machine,
+        "all" => Entries::Guest(Scope::All),
+        _ => Entries::Guest(Scope::Kernel),
+    };
     let dom0 = setup.config.text("view")? == "dom0";
     if hypervisor::recognise(&source)?.is_some() {
         let machine = hypervisor::Hypervisor::open(source)?;

@@ -61,6 +61,8 @@ pub struct Crash {
     pub p2m: Option<u64>,
     /// CR3 of each CPU
     pub cr3: Vec<u64>,
+    /// text of the note VMCOREINFO_XEN
+    pub vmcoreinfo: Vec<u8>,
     /// there is a note of Xen
     pub any: bool,
 }
@@ -120,7 +122,10 @@ pub fn dump_core(data: &[u8], ctx: Ctx, warnings: &mut Vec<String>) -> Result<Du
 pub fn crash(data: &[u8], ctx: Ctx) -> Crash {
     let mut crash = Crash::default();
     each(data, ctx, |name, n_type, desc| match n_type {
-        _ if name == VMCOREINFO_XEN => crash.any = true,
+        _ if name == VMCOREINFO_XEN => {
+            crash.any = true;
+            crash.vmcoreinfo = desc.to_vec();
+        }
         CRASH_INFO if name == XEN => {
             crash.any = true;
             let words: Vec<u64> = longs(desc, ctx);

@@ -33,6 +33,15 @@ const TEXT: usize = 511;
 /// a few pages apart (arch/x86/kernel/head_64.S).
 const NEAR: u64 = 1024;
 
+/// Where top tables are looked for, besides those of the vCPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// near the kernel's text: the kernel's own
+    Kernel,
+    /// in all of memory: those of all processes, too
+    All,
+}
+
 /// The pages that are page tables, and what their entries mean.
 #[derive(Debug, Default)]
 pub struct Tables {
@@ -48,7 +57,7 @@ impl Tables {
     ///
     /// # Errors
     /// A read failed.
-    pub fn find(memory: &dyn Memory, frames: Runs, roots: &[u64]) -> Result<Self> {
+    pub fn find(memory: &dyn Memory, frames: Runs, roots: &[u64], scope: Scope) -> Result<Self> {
         let mut found: HashMap<u64, u8> = HashMap::new();
         let mut page = vec![0; TABLE];
         let mut todo = Vec::new();
@@ -56,7 +65,7 @@ impl Tables {
             if !found.contains_key(&pfn) && memory.read(pfn, &mut page)? {
                 found.insert(pfn, 4);
                 todo.push((pfn, 4));
-                for pfn in kernels_own(memory, &frames, &page)? {
+                for pfn in alike(memory, &frames, &page, scope)? {
                     if found.insert(pfn, 4).is_none() {
                         todo.push((pfn, 4));
                     }
@@ -156,20 +165,24 @@ fn entries(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
     table.chunks_exact(8).filter_map(|b| u64_at(b, 0, false))
 }
 
-/// The kernel's own top table (`init_top_pgt`), which no process and so maybe no vCPU uses. It stands near the table of
-/// the text, and like those of processes it has the same text and the same first region behind Xen's.
-fn kernels_own(memory: &dyn Memory, frames: &Runs, top: &[u8]) -> Result<Vec<u64>> {
+/// Top tables of the same kernel: the one of its own (`init_top_pgt`), which no process and so maybe no vCPU uses, and
+/// those of processes. All have the same text and the same first region behind Xen's.
+fn alike(memory: &dyn Memory, frames: &Runs, top: &[u8], scope: Scope) -> Result<Vec<u64>> {
     let frame = |e: u64| if e & PRESENT != 0 { e & FRAME } else { 0 };
     let of = |table: &[u8], i: usize| u64_at(table, i * 8, false).map_or(0, frame);
     let Some(first) = (XENS.end..TEXT).find(|i| of(top, *i) != 0) else { return Ok(Vec::new()) };
     let text = of(top, TEXT);
     let Some(near) = frames.find(text >> 12).filter(|_| text != 0) else { return Ok(Vec::new()) };
-    let mut own = Vec::new();
+    let ranges = match scope {
+        Scope::Kernel => vec![near.saturating_sub(NEAR)..near.saturating_add(NEAR)],
+        Scope::All => memory.extents().iter().map(|e| e.first_pfn..e.end_pfn()).collect(),
+    };
+    let mut found = Vec::new();
     let mut page = vec![0; TABLE];
-    for pfn in near.saturating_sub(NEAR)..near.saturating_add(NEAR) {
+    for pfn in ranges.into_iter().flatten() {
         if memory.read(pfn, &mut page)? && of(&page, TEXT) == text && of(&page, first) == of(top, first) {
-            own.push(pfn);
+            found.push(pfn);
         }
     }
-    Ok(own)
+    Ok(found)
 }
