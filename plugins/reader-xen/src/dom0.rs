@@ -30,6 +30,9 @@ const FOREIGN: u64 = 1 << 63;
 /// `IDENTITY_FRAME_BIT`: no RAM, machine frame and PFN are the same (devices, reserved memory).
 const IDENTITY: u64 = 1 << 62;
 
+/// Entries of the list that are believed for each page of the file.
+const MOST: u64 = 64;
+
 /// Domain 0's pages.
 #[derive(Debug)]
 struct Dom0 {
@@ -129,7 +132,7 @@ struct Walk<'a> {
     pages: Builder,
     frames: Builder,
     devices: Vec<u64>,
-    /// entries that may still be taken: a domain has no more pages than the machine
+    /// entries that may still be taken, so that a false list takes no more memory than about the file has bytes
     room: u64,
     /// pages of the list without an entry: Linux uses one for all that are empty
     empty: HashSet<u64>,
@@ -144,8 +147,8 @@ impl FrameList {
             pages: Builder::default(),
             frames: Builder::default(),
             devices: Vec::new(),
-            // Devices are no pages of the machine, but their frames are in the list: as many again, and 4 GiB of them.
-            room: host.pages().saturating_mul(2).saturating_add(1 << 20),
+            // Many pages may be left out of the file, and devices are no pages; but a small file has no large list.
+            room: host.pages().saturating_mul(MOST).saturating_add(1 << 20),
             empty: HashSet::new(),
             missing: 0,
             foreign: 0,
@@ -183,7 +186,7 @@ impl FrameList {
 impl Walk<'_> {
     /// The entries of a page of the list; `None` for one that is not in the file or known to be empty.
     fn page(&mut self, mfn: u64) -> Result<Option<Vec<u64>>> {
-        if mfn == 0 || mfn == NONE || self.empty.contains(&mfn) {
+        if mfn == 0 || mfn == NONE || self.room == 0 || self.empty.contains(&mfn) {
             return Ok(None);
         }
         let mut page = vec![0; PAGE];

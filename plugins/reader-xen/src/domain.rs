@@ -6,7 +6,7 @@ use reader_elf::segments::PHYSICAL_END;
 
 use crate::bytes::read_up_to;
 use crate::image::{Entries, Memory, View};
-use crate::index::{Builder, Index, Place, Runs};
+use crate::index::{Builder, Index, Place, Run, Runs};
 use crate::notes::{self, DumpCore};
 use crate::registers;
 use crate::sections::{P2M, PAGES, PFN, PRSTATUS, Section, Sections};
@@ -190,9 +190,10 @@ fn by_order(
     }
     let x86 = matches!(sections.machine, EM_X86_64 | EM_386);
     let mut runs = Builder::default();
-    for at in 0..present {
-        let skipped = if !header.pv && x86 && at >= VGA.start { VGA.end - VGA.start } else { 0 };
-        runs.push(at + skipped, at);
+    let low = if !header.pv && x86 { present.min(VGA.start) } else { present };
+    runs.push_run(Run { key: 0, pages: low, value: 0 });
+    if low < present {
+        runs.push_run(Run { key: VGA.end, pages: present - low, value: low });
     }
     warnings.push(
         "the file is cut before its index: page numbers are taken from the order that xl writes, which is right up to the first hole in the domain's memory".into(),

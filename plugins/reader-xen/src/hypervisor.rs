@@ -129,9 +129,9 @@ impl Hypervisor {
         }
     }
 
-    /// All pages of the file, absent ones too.
+    /// Pages that have bytes in the file.
     pub fn pages(&self) -> u64 {
-        self.extents.iter().map(|e| e.pages).sum()
+        self.extents.iter().filter(|e| e.kind != ExtentKind::ABSENT).map(|e| e.pages).sum()
     }
 }
 

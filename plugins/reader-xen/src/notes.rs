@@ -132,7 +132,7 @@ pub fn crash(data: &[u8], ctx: Ctx) -> Crash {
             crash.xen = words.first().zip(words.get(1)).map(|(a, b)| (*a, *b)).or(crash.xen);
             // crash_xen_info_t (xen/include/xen/elfcore.h): eight longs; on x86 one more that is the frame, since Xen 3.3
             // ten, of which it is the last.
-            crash.p2m = words.get(9).or(words.get(8)).copied().filter(|mfn| *mfn != 0).or(crash.p2m);
+            crash.p2m = words.get(9).or(words.get(8)).copied().filter(|mfn| *mfn != 0 && *mfn != u64::MAX).or(crash.p2m);
         }
         CRASH_REGS if name == XEN => {
             crash.any = true;
