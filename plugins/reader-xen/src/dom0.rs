@@ -83,7 +83,7 @@ pub fn open(host: Hypervisor, entries: Entries) -> Result<Box<dyn Reader>> {
     let ctx = host.ctx();
     let memory = Dom0 { host, runs: list.pages };
     let tables = match entries {
-        Entries::Guest(scope) => Tables::find(&memory, list.frames, &roots, scope)?,
+        Entries::Guest(scope) => Tables::find(&memory, list.frames, &roots, scope),
         Entries::Machine => Tables::default(),
     };
     if entries != Entries::Machine && tables.count() == 0 {
@@ -153,14 +153,14 @@ impl FrameList {
             missing: 0,
             foreign: 0,
         };
-        let Some(top) = walk.page(root)? else {
+        let Some(top) = walk.page(root) else {
             let message = format!("domain 0's frame list (machine frame {root:#x}) is not in the file");
             return Err(Error::format(message).hint("leave out view = \"dom0\" to read the machine's memory"));
         };
         for (i, mid) in (0..).zip(top) {
-            let Some(mid) = walk.page(mid)? else { continue };
+            let Some(mid) = walk.page(mid) else { continue };
             for (j, leaf) in (0..).zip(mid) {
-                walk.leaf(leaf, (i * ENTRIES + j) * ENTRIES)?;
+                walk.leaf(leaf, (i * ENTRIES + j) * ENTRIES);
             }
         }
         let mut say = |count: u64, what: &str| {
@@ -168,12 +168,14 @@ impl FrameList {
                 warnings.push(format!("{count} {what}"));
             }
         };
-        say(walk.missing, "pages of domain 0's frame list are not in the file; the memory that they list is left out");
+        say(walk.missing, "pages of domain 0's frame list cannot be read or are not in the file; the memory that they list is left out");
         say(walk.foreign, "pages of domain 0 are memory of other domains and are left out");
-        say(u64::from(walk.room == 0), "frame list is longer than the machine has memory; the rest is left out");
         let (pages, _) = walk.pages.finish();
         let (own, twice) = walk.frames.finish();
         say(twice, "machine frames are in domain 0's frame list more than once");
+        if walk.room == 0 {
+            warnings.push("domain 0's frame list is longer than the machine can have memory; the rest is left out".into());
+        }
         // What lies outside of domain 0's RAM has identity entries too, and its own pages may be there on the machine.
         let mut frames = Builder::default();
         own.list().iter().for_each(|run| frames.push_run(*run));
@@ -184,22 +186,22 @@ impl FrameList {
 }
 
 impl Walk<'_> {
-    /// The entries of a page of the list; `None` for one that is not in the file or known to be empty.
-    fn page(&mut self, mfn: u64) -> Result<Option<Vec<u64>>> {
+    /// The entries of a page of the list; `None` for one that cannot be read or is known to be empty.
+    fn page(&mut self, mfn: u64) -> Option<Vec<u64>> {
         if mfn == 0 || mfn == NONE || self.room == 0 || self.empty.contains(&mfn) {
-            return Ok(None);
+            return None;
         }
         let mut page = vec![0; PAGE];
-        if mfn >= PHYSICAL_END >> 12 || !self.host.read_frame(mfn, &mut page)? {
+        if mfn >= PHYSICAL_END >> 12 || !self.host.read_frame(mfn, &mut page).unwrap_or(false) {
             self.missing += 1;
             self.empty.insert(mfn);
-            return Ok(None);
+            return None;
         }
-        Ok(Some(page.chunks_exact(8).filter_map(|b| u64_at(b, 0, false)).collect()))
+        Some(page.chunks_exact(8).filter_map(|b| u64_at(b, 0, false)).collect())
     }
 
-    fn leaf(&mut self, leaf: u64, first_pfn: u64) -> Result<()> {
-        let Some(entries) = self.page(leaf)? else { return Ok(()) };
+    fn leaf(&mut self, leaf: u64, first_pfn: u64) {
+        let Some(entries) = self.page(leaf) else { return };
         if entries.iter().all(|e| *e == NONE) {
             self.empty.insert(leaf);
         }
@@ -218,6 +220,5 @@ impl Walk<'_> {
                 self.frames.push(entry, pfn);
             }
         }
-        Ok(())
     }
 }

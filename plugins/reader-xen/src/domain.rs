@@ -85,15 +85,15 @@ pub fn open(source: Source, entries: Entries) -> Result<Box<dyn Reader>> {
     let header = notes::dump_core(&notes, sections.ctx, &mut warnings)?;
     let mut incomplete = sections.cut;
     if !sections.named {
-        warnings.push("the section names are missing: the file is cut; sections are taken for what they look like".into());
+        warnings.push("the section names are missing: the file is cut or damaged; sections are taken for what they look like".into());
         incomplete = true;
     }
     let (pages, index) = read_pages(&source, &sections, &header, &mut warnings, &mut incomplete)?;
-    let contexts = Contexts::read(&source, &sections, &header, &mut warnings, &mut incomplete)?;
+    let contexts = Contexts::read(&source, &sections, &header, &mut warnings, &mut incomplete);
 
     let wide = sections.machine == EM_X86_64 && !header.narrow;
     let tables = match entries {
-        Entries::Guest(scope) if header.pv && wide => find_tables(&pages, index.frames, &contexts, scope, &mut warnings)?,
+        Entries::Guest(scope) if header.pv && wide => find_tables(&pages, index.frames, &contexts, scope, &mut warnings),
         _ => Tables::default(),
     };
     let mut machine = machine(&sections, &header, warnings);
@@ -183,7 +183,7 @@ fn by_order(
     source: &Source,
 ) -> Result<Runs> {
     let behind_end = |s: &Section| (s.name == P2M || s.name == PFN) && s.size > 0 && s.offset >= file_end;
-    let cut = !sections.named || sections.list.iter().any(behind_end);
+    let cut = source.size().is_some() && (!sections.named || sections.list.iter().any(behind_end));
     if !cut || present == 0 {
         let message = format!("{}: there is no index ({P2M} or {PFN}): nothing says which pages these are", source.name());
         return Err(Error::format(message).hint("the file is cut or damaged; copy it again"));
@@ -210,26 +210,26 @@ struct Contexts {
 }
 
 impl Contexts {
-    fn read(source: &Source, sections: &Sections, header: &DumpCore, warnings: &mut Vec<String>, incomplete: &mut bool) -> Result<Self> {
+    fn read(source: &Source, sections: &Sections, header: &DumpCore, warnings: &mut Vec<String>, incomplete: &mut bool) -> Self {
         let looks = |s: &Section| s.entry == registers::CONTEXT as u64 && header.vcpus.checked_mul(s.entry) == Some(s.size);
         let section = sections.find(PRSTATUS, looks);
         let Some(section) = section.filter(|s| s.entry != 0 && s.entry <= 1 << 20) else {
             warnings.push(format!("there is no section {PRSTATUS}: registers are missing"));
-            return Ok(Self { bytes: Vec::new(), each: 1 });
+            return Self { bytes: Vec::new(), each: 1 };
         };
         let count = (section.size / section.entry).min(MAX_VCPUS);
         if count != header.vcpus {
             warnings.push(format!("the header note says {} vCPUs, the section {PRSTATUS} has {count}", header.vcpus));
         }
-        let mut bytes = read_up_to(source, section.offset, count * section.entry)?;
+        let mut bytes = read_up_to(source, section.offset, count * section.entry).unwrap_or_default();
         let each = section.entry as usize;
         let there = bytes.len() / each;
         bytes.truncate(there * each);
         if (there as u64) < count {
-            warnings.push(format!("the registers of {} vCPUs are missing: the file is cut", count - there as u64));
+            warnings.push(format!("the registers of {} vCPUs are missing: the file is cut or damaged", count - there as u64));
             *incomplete = true;
         }
-        Ok(Self { bytes, each })
+        Self { bytes, each }
     }
 
     fn count(&self) -> usize {
@@ -242,13 +242,13 @@ impl Contexts {
     }
 }
 
-fn find_tables(pages: &Pages, frames: Runs, contexts: &Contexts, scope: Scope, warnings: &mut Vec<String>) -> Result<Tables> {
+fn find_tables(pages: &Pages, frames: Runs, contexts: &Contexts, scope: Scope, warnings: &mut Vec<String>) -> Tables {
     let roots: Vec<u64> = contexts.each().flat_map(registers::roots).collect();
-    let tables = Tables::find(pages, frames, &roots, scope)?;
+    let tables = Tables::find(pages, frames, &roots, scope);
     if tables.count() == 0 {
         warnings.push("no page tables could be found from the vCPUs' registers: those in the dump have frames of the machine".into());
     }
-    Ok(tables)
+    tables
 }
 
 fn machine(sections: &Sections, header: &DumpCore, mut warnings: Vec<String>) -> Machine {

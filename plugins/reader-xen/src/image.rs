@@ -1,6 +1,6 @@
 //! The reader for views by PFN: pages from one of the formats, page tables translated.
 
-use coresift_sdk::{Error, ErrorKind, Extent, Machine, PageState, Reader, Result};
+use coresift_sdk::{Error, ErrorKind, Extent, ExtentKind, Machine, PageState, Reader, Result};
 
 use crate::tables::{Scope, Tables};
 
@@ -12,6 +12,12 @@ pub enum Entries {
     /// the machine's, as the input has them
     Machine,
 }
+
+/// From so many extents on, short ones are joined. A domain whose frames are in no order has one for each page.
+const MANY: usize = 4096;
+
+/// Pages of an extent that is too short to be worth a mapping: 64 KiB with pages of 4 KiB.
+const SHORT: u64 = 16;
 
 /// Pages by PFN.
 pub trait Memory: Send + Sync {
@@ -54,7 +60,8 @@ impl<M: Memory> Reader for View<M> {
     }
 
     fn extents(&self) -> Vec<Extent> {
-        self.tables.cut(self.memory.extents(), self.machine.page_size() as u64)
+        let extents = self.tables.cut(self.memory.extents(), self.machine.page_size() as u64);
+        if extents.len() > MANY { join_short(extents) } else { extents }
     }
 
     fn read_pages(&self, pfns: &[u64], out: &mut [u8], states: &mut [PageState]) -> Result<()> {
@@ -76,4 +83,19 @@ impl<M: Memory> Reader for View<M> {
             _ => Ok(()),
         }
     }
+}
+
+/// Makes neighbours that are short one encoded extent: the reader puts them in order page by page.
+fn join_short(extents: Vec<Extent>) -> Vec<Extent> {
+    let short = |e: &Extent| e.kind == ExtentKind::ENCODED || e.kind == ExtentKind::MAPPED && e.pages <= SHORT;
+    let mut joined: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match joined.last_mut() {
+            Some(last) if last.end_pfn() == extent.first_pfn && short(last) && short(&extent) => {
+                *last = Extent::encoded(last.first_pfn, last.pages + extent.pages);
+            }
+            _ => joined.push(extent),
+        }
+    }
+    joined
 }

@@ -128,12 +128,12 @@ impl Index {
     /// Reads an index; PFNs of `pfn_end` and more are left out.
     ///
     /// # Errors
-    /// A read failed.
+    /// No entry could be read.
     pub fn read(source: &Source, place: Place, pfn_end: u64, warnings: &mut Vec<String>) -> Result<Self> {
         let width = if place.pairs { 16 } else { 8 };
         let (mut pages, mut frames, mut at, mut too_high) = (Builder::default(), Builder::default(), 0, 0u64);
         let len = place.entries.saturating_mul(width);
-        for_each_chunk(source, place.offset, len, width as usize, |chunk| {
+        let done = for_each_chunk(source, place.offset, len, width as usize, |chunk| {
             for entry in chunk.chunks_exact(width as usize) {
                 let pfn = u64_at(entry, 0, place.big_endian).unwrap_or(NONE);
                 if pfn < pfn_end {
@@ -147,7 +147,12 @@ impl Index {
                 }
                 at += 1;
             }
-        })?;
+        });
+        // What cannot be read ends it, as the end of the file does.
+        match done {
+            Err(e) if at == 0 => return Err(e),
+            _ => {}
+        }
         let (pages, twice) = pages.finish();
         let (frames, _) = frames.finish();
         if twice > 0 {

@@ -78,7 +78,8 @@ impl Sections {
             headers.extend(SectionHeader::parse_from(entry, 0, 1, ctx).unwrap_or_default());
         }
         let names = match headers.get(usize::from(header.e_shstrndx)) {
-            Some(names) => read_up_to(source, names.sh_offset, names.sh_size.min(MAX_NAMES))?,
+            // They stand at the end of the file, where it is cut or damaged first.
+            Some(names) => read_up_to(source, names.sh_offset, names.sh_size.min(MAX_NAMES)).unwrap_or_default(),
             None => Vec::new(),
         };
         let sections = headers.iter().filter(|h| h.sh_type != section_header::SHT_NULL).map(|h| Section {

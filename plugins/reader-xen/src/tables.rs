@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use coresift_sdk::{Extent, ExtentKind, Result};
+use coresift_sdk::{Extent, ExtentKind};
 
 use crate::bytes::u64_at;
 use crate::image::Memory;
@@ -53,19 +53,16 @@ pub struct Tables {
 
 impl Tables {
     /// Finds all tables that these top tables (machine frames) lead to. Frames that are not the domain's are passed over,
-    /// so `roots` may have those of others.
-    ///
-    /// # Errors
-    /// A read failed.
-    pub fn find(memory: &dyn Memory, frames: Runs, roots: &[u64], scope: Scope) -> Result<Self> {
+    /// so `roots` may have those of others. What cannot be read leads nowhere.
+    pub fn find(memory: &dyn Memory, frames: Runs, roots: &[u64], scope: Scope) -> Self {
         let mut found: HashMap<u64, u8> = HashMap::new();
         let mut page = vec![0; TABLE];
         let mut todo = Vec::new();
         for pfn in roots.iter().filter_map(|mfn| frames.find(*mfn)) {
-            if !found.contains_key(&pfn) && memory.read(pfn, &mut page)? {
+            if !found.contains_key(&pfn) && there(memory, pfn, &mut page) {
                 found.insert(pfn, 4);
                 todo.push((pfn, 4));
-                for pfn in alike(memory, &frames, &page, scope)? {
+                for pfn in alike(memory, &frames, &page, scope) {
                     if found.insert(pfn, 4).is_none() {
                         todo.push((pfn, 4));
                     }
@@ -74,7 +71,7 @@ impl Tables {
         }
         // Each page once: no loop in the tables matters.
         while let Some((pfn, level)) = todo.pop() {
-            if !memory.read(pfn, &mut page)? {
+            if !there(memory, pfn, &mut page) {
                 continue;
             }
             for (i, entry) in entries(&page).enumerate() {
@@ -90,7 +87,7 @@ impl Tables {
         }
         let mut list: Vec<(u64, u8)> = found.into_iter().collect();
         list.sort_unstable();
-        Ok(Self { list, frames })
+        Self { list, frames }
     }
 
     /// Number of tables.
@@ -154,6 +151,11 @@ impl Tables {
     }
 }
 
+/// Reads a page; false if the file does not have it or it cannot be read.
+fn there(memory: &dyn Memory, pfn: u64, page: &mut [u8]) -> bool {
+    memory.read(pfn, page).unwrap_or(false)
+}
+
 fn push_encoded(extents: &mut Vec<Extent>, pfn: u64) {
     match extents.last_mut() {
         Some(last) if last.kind == ExtentKind::ENCODED && last.end_pfn() == pfn => last.pages += 1,
@@ -167,22 +169,22 @@ fn entries(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
 
 /// Top tables of the same kernel: the one of its own (`init_top_pgt`), which no process and so maybe no vCPU uses, and
 /// those of processes. All have the same text and the same first region behind Xen's.
-fn alike(memory: &dyn Memory, frames: &Runs, top: &[u8], scope: Scope) -> Result<Vec<u64>> {
+fn alike(memory: &dyn Memory, frames: &Runs, top: &[u8], scope: Scope) -> Vec<u64> {
     let frame = |e: u64| if e & PRESENT != 0 { e & FRAME } else { 0 };
     let of = |table: &[u8], i: usize| u64_at(table, i * 8, false).map_or(0, frame);
-    let Some(first) = (XENS.end..TEXT).find(|i| of(top, *i) != 0) else { return Ok(Vec::new()) };
+    let Some(first) = (XENS.end..TEXT).find(|i| of(top, *i) != 0) else { return Vec::new() };
     let text = of(top, TEXT);
-    let Some(near) = frames.find(text >> 12).filter(|_| text != 0) else { return Ok(Vec::new()) };
+    let Some(near) = frames.find(text >> 12).filter(|_| text != 0) else { return Vec::new() };
     let ranges = match scope {
-        Scope::Kernel => vec![near.saturating_sub(NEAR)..near.saturating_add(NEAR)],
+        Scope::Kernel => std::iter::once(near.saturating_sub(NEAR)..near.saturating_add(NEAR)).collect::<Vec<_>>(),
         Scope::All => memory.extents().iter().map(|e| e.first_pfn..e.end_pfn()).collect(),
     };
     let mut found = Vec::new();
     let mut page = vec![0; TABLE];
     for pfn in ranges.into_iter().flatten() {
-        if memory.read(pfn, &mut page)? && of(&page, TEXT) == text && of(&page, first) == of(top, first) {
+        if there(memory, pfn, &mut page) && of(&page, TEXT) == text && of(&page, first) == of(top, first) {
             found.push(pfn);
         }
     }
-    Ok(found)
+    found
 }

@@ -183,7 +183,7 @@ fn a_part_of_the_list_that_is_missing_is_a_warning() {
     let mut host = Host::new(&[0x110], &[]);
     host.put(MID, &[&[LEAF, 0x8888, 0x7777], &[LEAF_MISSING; 509][..]].concat());
     let reader = host.open().unwrap();
-    assert!(warns(reader.as_ref(), "2 pages of domain 0's frame list are not in the file"));
+    assert!(warns(reader.as_ref(), "2 pages of domain 0's frame list cannot be read"));
     assert_eq!(read(reader.as_ref(), 0), Some(host.frame(0x110)));
 }
 
@@ -195,6 +195,6 @@ fn a_list_that_leads_to_itself_ends() {
     let reader = host.open().unwrap();
     // 2^27 entries of one page: no more are believed than the file has pages, 64 times, and 2^20.
     assert!(reader.extents().iter().map(|e| e.pages).sum::<u64>() <= 64 * 65 + (1 << 20));
-    assert!(warns(reader.as_ref(), "longer than the machine has memory"));
+    assert!(warns(reader.as_ref(), "longer than the machine can have memory"));
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
 }
