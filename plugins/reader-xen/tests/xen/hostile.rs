@@ -97,7 +97,7 @@ fn flipped_bytes_in_headers_notes_and_indexes_do_no_harm() {
         })
         .chain([{
             let (bytes, end) = host();
-            (bytes, vec![0..end], true)
+            (bytes, std::iter::once(0..end).collect(), true)
         }])
         .collect();
     let mut rng = Rng(11);
