@@ -168,8 +168,6 @@ fn read_pages(
     if read.pages.list().is_empty() {
         return Err(Error::format(format!("{}: no entry of the index is a page number: the file holds no memory", source.name())));
     }
-    // A page behind the last byte that an offset can name is not there.
-    let present = present.min((u64::MAX - section.offset) >> page_shift);
     Ok((Pages { source: source.clone(), offset: section.offset, page_shift, present, runs: std::mem::take(&mut read.pages) }, read))
 }
 

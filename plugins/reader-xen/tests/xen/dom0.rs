@@ -116,12 +116,11 @@ fn only_linux_notes_are_kept() {
 
 #[test]
 fn page_tables_of_domain_0() {
-    // PFNs 0 to 4: level 4 (in use), 3, 2, 1 and a page; a device at PFN 5, which an entry of level 1 maps. Frame 6 is
-    // PFN 5's number in an identity entry, and 0x115 belongs to PFN 6 though it has an identity entry as PFN 0x115, too.
-    let frames = [0x110, 0x112, 0x114, 0x116, 0x118, IDENTITY, 0x115];
-    let mut list = [frames.to_vec(), vec![INVALID; 0x110 - 7]].concat();
-    list.resize(0x115, INVALID);
-    list.push(IDENTITY | 0x115);
+    // PFNs 0 to 4: level 4 (in use), 3, 2, 1 and a page; a device at PFN 5, which an entry of level 1 maps. Frame
+    // 0x115 belongs to PFN 0x116, though PFN 0x115 has an identity entry.
+    let frames = [0x110, 0x112, 0x114, 0x116, 0x118, IDENTITY];
+    let mut list = [frames.to_vec(), vec![INVALID; 0x115 - 6]].concat();
+    list.extend([IDENTITY | 0x115, 0x115]);
     let mut host = Host::new(&list, &[]);
     let flags = 0x67;
     let table = |entries: &[(usize, u64)]| {
@@ -139,7 +138,7 @@ fn page_tables_of_domain_0() {
     assert_eq!(got(0), longs(&table(&[(511, 1)])));
     assert_eq!(got(1), longs(&table(&[(510, 2)])));
     assert_eq!(got(2), longs(&table(&[(8, 3)])));
-    let mut last = table(&[(0, 4), (1, 5), (2, 6), (3, 0x777)]);
+    let mut last = table(&[(0, 4), (1, 5), (2, 0x116), (3, 0x777)]);
     last[3] &= !1;
     assert_eq!(got(3), longs(&last), "a page, a device, a page that has a device's number, nobody's");
     assert_eq!(got(4), host.frame(0x118));

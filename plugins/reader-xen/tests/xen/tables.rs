@@ -29,6 +29,9 @@ const OF_SLEEPER: [u64; 3] = [3001, 3002, 3003];
 const TEXT_PAGE: u64 = 40;
 const DATA_PAGE: u64 = 41;
 const SLEEPERS_PAGE: u64 = 3010;
+/// Pages that are no tables, though something speaks for it.
+const NO_TABLE: u64 = 31;
+const LIKE_TOP: u64 = 30;
 /// An address of the sleeper.
 const USER: u64 = 0x40_0000;
 
@@ -55,7 +58,12 @@ fn domain() -> Core {
     map(SLEEPING, USER, OF_SLEEPER, SLEEPERS_PAGE);
     for top in [RUNNING, OWN, SLEEPING] {
         tables.get_mut(&top).unwrap()[256] = XENS << 12 | FLAGS;
+        tables.get_mut(&top).unwrap()[270] = entry(NO_TABLE);
     }
+    // What Xen's entries lead to is no table, and neither is a page near the kernel's that only has the same last entry.
+    let mut like_top = vec![entry(TEXT_PAGE); 512];
+    like_top[511] = entry(OF_TEXT[0]);
+    tables.insert(LIKE_TOP, like_top);
     // A frame of another domain, a swapped page (not present), a frame number without the present bit.
     let direct = tables.get_mut(&OF_DIRECT[2]).unwrap();
     direct[100] = (XENS + 1) << 12 | FLAGS;
