@@ -18,7 +18,7 @@ pub const FORMAT: &str = "xl dump-core";
 /// More bytes of notes than this are left out; Xen writes 1,384.
 const MAX_NOTES: u64 = 1 << 20;
 
-/// More vCPUs than this are not looked at: their contexts would be 40 MiB. Xen's limits (SUPPORT.md) are below it.
+/// More vCPUs than this are not looked at: their contexts would be 40 MiB.
 const MAX_VCPUS: u64 = 8192;
 
 /// PFNs that `xl` never writes for an HVM or PVH domain of x86, where the VGA memory is (`xc_core_arch_gpfn_may_present`,
