@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use coresift_sdk::{End, Error, PackedBatch, PageContent, Plan, Result, Sink};
 
-use crate::direct_map::DirectMap;
+use crate::addresses::Addresses;
 use crate::header::{Class, Format, INCOMPLETE, MAGIC, elf_machine, too_many};
 use crate::layout::{Cursor, Layout};
 use crate::notes::Notes;
 use crate::pieces::Pieces;
-use crate::segments::{Holes, segments};
+use crate::segments::{Holes, Segments};
 
 /// Between `begin` and `finish`.
 pub struct Dump {
@@ -34,18 +34,19 @@ impl Dump {
     /// Writes all that goes before the pages.
     ///
     /// The magic bytes come last: killed before them, the file is no dump; after them, it is one that ends early.
-    pub fn begin(plan: &Plan<'_>, holes: Holes, direct_map: Option<DirectMap>, sink: &mut dyn Sink) -> Result<Self> {
+    pub fn begin(plan: &Plan<'_>, holes: Holes, addresses: &Addresses, sink: &mut dyn Sink) -> Result<Self> {
         if plan.codec != 0 {
             return Err(Error::unsupported("an ELF file cannot hold compressed pages")
                 .hint("set compress.plugin = \"none\", or write a kdump file: output.writer = \"kdump\""));
         }
-        let (segments, planned) = segments(plan, holes);
-        if u32::try_from(segments.len() + 1).is_err() {
-            return Err(too_many(segments.len()));
-        }
+        let segments = Segments::of(plan, holes);
+        let planned = segments.dumped;
         // Notes have the same form in both classes.
         let notes = Notes::of(plan.machine, Format { class: Class::Elf64, big_endian: plan.machine.big_endian });
-        let layout = Layout::of(plan, segments, notes.len() as u64)?;
+        let layout = Layout::of(plan, segments, addresses, notes.len() as u64)?;
+        if u32::try_from(layout.program_headers()).is_err() {
+            return Err(too_many(layout.program_headers()));
+        }
         let format = layout.format;
         let elf_machine = elf_machine(plan.machine);
         let zeros = vec![0u8; plan.machine.page_size()];
@@ -59,7 +60,7 @@ impl Dump {
             sink.write_at(0, &[part(0..flags.start)])?;
             sink.write_at(flags.end as u64, &[part(flags.end..header.len())])?;
         }
-        let table_end = layout.write_table(direct_map, sink)?;
+        let table_end = layout.write_table(sink)?;
         let section = format.section(layout.program_headers());
         let padding = zeros.get(..layout.padding() as usize).unwrap_or_default();
         sink.write_at(table_end, &[&section, notes.input, &notes.added, padding])?;

@@ -181,8 +181,8 @@ fn needs_section(program_headers: u64) -> bool {
 }
 
 /// ELF counts program headers with 32 bits.
-pub fn too_many(segments: usize) -> Error {
-    Error::unsupported(format!("the pages need {segments} program headers, and ELF cannot count so many"))
+pub fn too_many(count: u64) -> Error {
+    Error::unsupported(format!("the pages need {count} program headers, and ELF cannot count so many"))
         .hint("set holes = \"coarse\", or write a kdump file: output.writer = \"kdump\"")
 }
 

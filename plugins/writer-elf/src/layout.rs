@@ -1,13 +1,17 @@
 //! Where everything stands in a dump. All of it is known before the first page comes.
 
-use coresift_sdk::{Error, Plan, Result, Sink};
+use coresift_sdk::{Error, Plan, Result, Run, Sink};
 
-use crate::direct_map::DirectMap;
+use crate::addresses::Addresses;
 use crate::header::{Class, Format, NOTE_ALIGN, ProgramHeader, SegmentType};
-use crate::segments::Segment;
+use crate::segments::Segments;
 
 /// Program headers go out in pieces of about this many bytes: a million of them are 56 MiB.
 const TABLE_PIECE: usize = 1 << 20;
+
+/// `p_align` of memory. 0 means none, as kexec has it: crash takes a file whose first `PT_LOAD` says anything else for one
+/// of the old netdump, and then does not look for KASLR.
+const LOAD_ALIGN: u64 = 0;
 
 /// log2 of the page sizes that are believed: Linux has 12 to 16 and, on a few machines, 18.
 const PAGE_SHIFTS: std::ops::RangeInclusive<u32> = 9..=24;
@@ -17,13 +21,27 @@ const PAGE_SHIFTS: std::ops::RangeInclusive<u32> = 9..=24;
 pub struct Layout {
     /// class and byte order
     pub format: Format,
-    /// the `PT_LOAD`s, ascending, without gaps in the file
-    segments: Vec<Segment>,
+    /// the `PT_LOAD`s; those with bytes stand in the file without gaps
+    segments: Segments,
+    /// more `PT_LOAD`s for bytes that are in the file already
+    aliases: Vec<Alias>,
+    addresses: Addresses,
     page_shift: u32,
     /// offset of the notes, and their length in bytes
     notes: (u64, u64),
     /// offset of the first page
     pub data_at: u64,
+    /// offset behind the last page
+    end: u64,
+}
+
+/// A `PT_LOAD` for a piece of the kernel's image.
+#[derive(Debug, Clone, Copy)]
+struct Alias {
+    vaddr: u64,
+    run: Run,
+    /// pages in the file before it
+    before: u64,
 }
 
 /// A place in the file, and what is needed to find the next one without a search.
@@ -43,20 +61,24 @@ impl Layout {
     ///
     /// # Errors
     /// A file cannot be that long, or the machine's page size makes no sense.
-    pub fn of(plan: &Plan<'_>, segments: Vec<Segment>, notes_len: u64) -> Result<Self> {
+    pub fn of(plan: &Plan<'_>, segments: Segments, addresses: &Addresses, notes_len: u64) -> Result<Self> {
         let machine = plan.machine;
         if !PAGE_SHIFTS.contains(&machine.page_shift) {
             return Err(Error::unsupported(format!("pages of 2^{} bytes are of no known machine", machine.page_shift)));
         }
         let pages = |count: u64| count.checked_mul(1 << machine.page_shift);
-        let memory = pages(segments.last().map_or(0, |s| s.first_pfn.saturating_add(s.mem_pages))).ok_or_else(too_large)?;
-        let data = pages(segments.iter().map(|s| s.file_pages).sum()).ok_or_else(too_large)?;
+        let last = segments.loads.last().into_iter().chain(segments.absent.last());
+        let memory = pages(last.map(Run::end_pfn).max().unwrap_or(0)).ok_or_else(too_large)?;
+        let data = pages(segments.loads.iter().map(|run| run.pages).sum()).ok_or_else(too_large)?;
         let mut layout = Self {
             format: Format { class: Class::Elf32, big_endian: machine.big_endian },
+            aliases: aliases(&segments.loads, addresses, machine.page_shift),
             segments,
+            addresses: addresses.clone(),
             page_shift: machine.page_shift,
             notes: (0, notes_len),
             data_at: 0,
+            end: 0,
         };
         let narrow = layout.place(data);
         if machine.word_bits == 32 && narrow.is_some_and(|end| end.max(memory) <= u32::MAX.into()) {
@@ -71,13 +93,14 @@ impl Layout {
         let tables_end = self.format.tables_end(self.program_headers());
         self.notes.0 = tables_end.checked_add(self.format.section(self.program_headers()).len() as u64)?;
         self.data_at = self.notes.0.checked_add(self.notes.1)?.checked_next_multiple_of(1 << self.page_shift)?;
+        self.end = self.data_at.checked_add(data)?;
         // Offsets are signed in system calls.
-        self.data_at.checked_add(data).filter(|end| i64::try_from(*end).is_ok())
+        i64::try_from(self.end).ok().map(|_| self.end)
     }
 
     /// Number of program headers.
     pub fn program_headers(&self) -> u64 {
-        self.segments.len() as u64 + 1
+        (1 + self.aliases.len() + self.segments.count()) as u64
     }
 
     /// Bytes between the notes and the first page.
@@ -89,29 +112,42 @@ impl Layout {
     ///
     /// # Errors
     /// The sink's.
-    pub fn write_table(&self, direct_map: Option<DirectMap>, sink: &mut dyn Sink) -> Result<u64> {
+    pub fn write_table(&self, sink: &mut dyn Sink) -> Result<u64> {
         let mut at = self.format.header_len();
-        let mut table = Vec::with_capacity(TABLE_PIECE.min(self.program_headers() as usize * self.format.program_header_len() as usize));
+        let entry = self.format.program_header_len() as usize;
+        let mut table = Vec::with_capacity((self.program_headers() as usize).saturating_mul(entry).min(TABLE_PIECE));
         let (offset, size) = self.notes;
         let note =
             ProgramHeader { kind: SegmentType::Note, offset, vaddr: 0, paddr: 0, filesz: size, memsz: size, align: NOTE_ALIGN as u64 };
-        self.format.append(&note, &mut table);
-        let mut offset = self.data_at;
-        for segment in &self.segments {
-            let paddr = segment.first_pfn << self.page_shift;
-            let (filesz, memsz) = (segment.file_pages << self.page_shift, segment.mem_pages << self.page_shift);
-            let vaddr = direct_map.map_or(paddr, |map| map.address(paddr));
-            let load = ProgramHeader { kind: SegmentType::Load, offset, vaddr, paddr, filesz, memsz, align: 1 << self.page_shift };
-            self.format.append(&load, &mut table);
-            offset += filesz;
-            if table.len() + self.format.program_header_len() as usize > TABLE_PIECE {
+        for header in std::iter::once(note).chain(self.loads()) {
+            if table.len() + entry > TABLE_PIECE {
                 sink.write_at(at, &[&table])?;
                 at += table.len() as u64;
                 table.clear();
             }
+            self.format.append(&header, &mut table);
         }
         sink.write_at(at, &[&table])?;
         Ok(at + table.len() as u64)
+    }
+
+    /// All `PT_LOAD`s. The kernel's image comes first: readers by address take the first one that fits.
+    fn loads(&self) -> impl Iterator<Item = ProgramHeader> {
+        let bytes = |pages: u64| pages << self.page_shift;
+        let load = move |run: &Run, vaddr, offset, filesz| {
+            let (paddr, memsz) = (bytes(run.first_pfn), bytes(run.pages));
+            ProgramHeader { kind: SegmentType::Load, offset, vaddr, paddr, filesz, memsz, align: LOAD_ALIGN }
+        };
+        let data_at = self.data_at;
+        let image = self.aliases.iter().map(move |a| load(&a.run, a.vaddr, data_at + bytes(a.before), bytes(a.run.pages)));
+        let data = self.segments.loads.iter().scan(data_at, move |end, run| {
+            let offset = *end;
+            *end += bytes(run.pages);
+            Some(load(run, self.addresses.of(bytes(run.first_pfn)), offset, bytes(run.pages)))
+        });
+        // An offset that no page has: makedumpfile finds segments by offset.
+        let absent = self.segments.absent.iter().map(move |run| load(run, self.addresses.of(bytes(run.first_pfn)), self.end, 0));
+        image.chain(data).chain(absent)
     }
 
     /// Offset of a page, and moves the cursor behind it. PFNs ascend.
@@ -123,17 +159,41 @@ impl Layout {
             return Err(Error::format("pages out of order").at_pfn(pfn));
         }
         loop {
-            let segment = self.segments.get(cursor.segment).filter(|s| s.first_pfn <= pfn);
-            let segment = segment.ok_or_else(|| Error::format("a page that was not planned").at_pfn(pfn))?;
-            let index = pfn - segment.first_pfn;
-            if index < segment.file_pages {
+            let run = self.segments.loads.get(cursor.segment).filter(|run| run.first_pfn <= pfn);
+            let run = run.ok_or_else(|| Error::format("a page that was not planned").at_pfn(pfn))?;
+            let index = pfn - run.first_pfn;
+            if index < run.pages {
                 cursor.next_pfn = pfn.saturating_add(1);
                 return Ok(self.data_at + ((cursor.before + index) << self.page_shift));
             }
-            cursor.before += segment.file_pages;
+            cursor.before += run.pages;
             cursor.segment += 1;
         }
     }
+}
+
+/// The parts of the kernel's image that are in the file.
+fn aliases(loads: &[Run], addresses: &Addresses, page_shift: u32) -> Vec<Alias> {
+    let mut aliases = Vec::new();
+    let mut before = 0;
+    // Both ascend.
+    let mut images = addresses.image.as_slice();
+    for load in loads {
+        while let Some((_, rest)) = images.split_first().filter(|(image, _)| image.run.end_pfn() <= load.first_pfn) {
+            images = rest;
+        }
+        for image in images.iter().take_while(|image| image.run.first_pfn < load.end_pfn()) {
+            let first_pfn = load.first_pfn.max(image.run.first_pfn);
+            let end = load.end_pfn().min(image.run.end_pfn());
+            if first_pfn < end {
+                let vaddr = image.vaddr.wrapping_add((first_pfn - image.run.first_pfn) << page_shift);
+                let run = Run { first_pfn, pages: end - first_pfn };
+                aliases.push(Alias { vaddr, run, before: before + (first_pfn - load.first_pfn) });
+            }
+        }
+        before += load.pages;
+    }
+    aliases
 }
 
 fn too_large() -> Error {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! ELF header              ET_CORE, class and byte order of the machine         header.rs
-//! program headers         PT_NOTE, then one PT_LOAD for each run of pages      header.rs, segments.rs
+//! program headers         PT_NOTE, one PT_LOAD for each run of pages           header.rs, segments.rs
 //! section header 0        only with 65,535 program headers or more (PN_XNUM)   header.rs
 //! notes                   those of the input, and VMCOREINFO                   notes.rs
 //! zeros                   up to the next page
@@ -22,11 +22,12 @@
 //! | `holes` | `exact` (default) | an excluded page is in no `PT_LOAD`: reading it is an error, not zeros |
 //! | | `coarse` | as `makedumpfile -E`: `PT_LOAD`s cover all RAM, and shorter gaps than 256 pages read as zeros |
 //!
-//! `p_paddr` is the truth. `p_vaddr` is the address in the kernel's direct map where the kernel proves it
-//! (direct_map.rs), else the same as `p_paddr`, as QEMU does. crash, libkdumpfile and makedumpfile do without it, and
-//! drgn walks page tables; only gdb needs it.
+//! `p_paddr` is the truth. `p_vaddr` is the address in the kernel's direct map where page tables prove it, else the same
+//! as `p_paddr`, as QEMU does (addresses.rs). The kernel's image has `PT_LOAD`s more, in front, with its own addresses and
+//! the same bytes of the file, as kexec has one: gdb needs it, and old versions of drgn. crash, libkdumpfile and
+//! makedumpfile do without.
 
-mod direct_map;
+mod addresses;
 mod dump;
 mod header;
 mod layout;
@@ -36,7 +37,7 @@ mod segments;
 
 use coresift_sdk::{End, Error, Host, Key, Level, Manifest, PackedBatch, Plan, Result, Setup, Sink, Writer};
 
-use crate::direct_map::DirectMap;
+use crate::addresses::Addresses;
 use crate::dump::Dump;
 use crate::segments::Holes;
 
@@ -67,8 +68,8 @@ struct Elf {
 
 impl Writer for Elf {
     fn begin(&mut self, plan: &Plan<'_>, sink: &mut dyn Sink) -> Result<()> {
-        let direct_map = DirectMap::find(&self.host, plan);
-        let dump = Dump::begin(plan, self.holes, direct_map, sink)?;
+        let addresses = Addresses::find(&self.host, plan);
+        let dump = Dump::begin(plan, self.holes, &addresses, sink)?;
         if !dump.architecture_known() {
             let text = "the input does not tell its architecture: e_machine is 0, and most tools will not open the ELF file";
             self.host.log(Level::Warning, text);

@@ -13,71 +13,81 @@ const RUNS: usize = 256;
 pub enum Holes {
     /// No `PT_LOAD` has them.
     Exact,
-    /// `PT_LOAD`s cover all RAM: a gap shorter than [`LONG_GAP`] has room in the file, a longer one is memory behind the
-    /// file's part of its segment.
+    /// `PT_LOAD`s cover all RAM: a gap shorter than [`LONG_GAP`] has room in the file, a longer one is memory without it.
     Coarse,
 }
 
-/// A `PT_LOAD`. There may be a million: 24 bytes each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// its first PFN
-    pub first_pfn: u64,
-    /// pages, from the first on, that the file has room for
-    pub file_pages: u64,
-    /// pages of memory
-    pub mem_pages: u64,
+/// The `PT_LOAD`s of an output. There may be a million: 16 bytes each.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// those that the file has room for, ascending
+    pub loads: Vec<Run>,
+    /// those without bytes in the file (`p_filesz` 0), ascending.
+    ///
+    /// makedumpfile -E makes one segment of both, with a `p_filesz` below `p_memsz`. But makedumpfile 1.7.2 takes `p_memsz`
+    /// for the length in the file, too, and reads wrong pages from such a file if its pages are aligned.
+    pub absent: Vec<Run>,
+    /// number of dumped pages
+    pub dumped: u64,
 }
 
-/// The segments of an output, ascending, and the number of its dumped pages.
-pub fn segments(plan: &Plan<'_>, holes: Holes) -> (Vec<Segment>, u64) {
-    let mut pages = 0;
-    let dumped = Runs::new(plan, PageSet::Dumped).inspect(|run| pages += run.pages);
-    let segments = match holes {
-        Holes::Exact => dumped.map(exact).collect(),
-        Holes::Coarse => coarse(dumped, Runs::new(plan, PageSet::Ram)),
-    };
-    (segments, pages)
-}
-
-fn exact(run: Run) -> Segment {
-    Segment { first_pfn: run.first_pfn, file_pages: run.pages, mem_pages: run.pages }
-}
-
-fn coarse(mut dumped: impl Iterator<Item = Run>, ram: impl Iterator<Item = Run>) -> Vec<Segment> {
-    let mut segments = Vec::new();
-    // A run, or what is left of it, that lies behind the extent at hand.
-    let mut rest: Option<Run> = None;
-    for extent in ram {
-        let mut segment = Segment { first_pfn: extent.first_pfn, file_pages: 0, mem_pages: 0 };
-        while let Some(run) = rest.take().or_else(|| dumped.next()) {
-            if run.first_pfn >= extent.end_pfn() {
-                rest = Some(run);
-                break;
-            }
-            // All that is dumped should be RAM. What is not gets segments of its own rather than get lost.
-            let outside = extent.first_pfn.saturating_sub(run.first_pfn).min(run.pages);
-            if outside > 0 {
-                segments.push(exact(Run { first_pfn: run.first_pfn, pages: outside }));
-            }
-            let first = run.first_pfn + outside;
-            let end = run.end_pfn().min(extent.end_pfn());
-            if end > first {
-                if first - (segment.first_pfn + segment.file_pages) >= LONG_GAP {
-                    segments.push(Segment { mem_pages: first - segment.first_pfn, ..segment });
-                    segment.first_pfn = first;
-                }
-                segment.file_pages = end - segment.first_pfn;
-            }
-            if run.end_pfn() > extent.end_pfn() {
-                rest = Some(Run { first_pfn: extent.end_pfn(), pages: run.end_pfn() - extent.end_pfn() });
-                break;
-            }
+impl Segments {
+    /// The segments of what is planned.
+    pub fn of(plan: &Plan<'_>, holes: Holes) -> Self {
+        let mut segments = Self::default();
+        let mut pages = 0;
+        let dumped = Runs::new(plan, PageSet::Dumped).inspect(|run| pages += run.pages);
+        match holes {
+            Holes::Exact => segments.loads.extend(dumped),
+            Holes::Coarse => segments.cover(Runs::new(plan, PageSet::Ram), dumped),
         }
-        segments.push(Segment { mem_pages: extent.end_pfn() - segment.first_pfn, ..segment });
+        segments.dumped = pages;
+        segments
     }
-    segments.extend(rest.into_iter().chain(dumped).map(exact));
-    segments
+
+    /// Number of segments.
+    pub fn count(&self) -> usize {
+        self.loads.len() + self.absent.len()
+    }
+
+    fn cover(&mut self, ram: impl Iterator<Item = Run>, mut dumped: impl Iterator<Item = Run>) {
+        // A run, or what is left of it, that lies behind the extent at hand.
+        let mut rest: Option<Run> = None;
+        for extent in ram {
+            let (mut start, mut end) = (extent.first_pfn, extent.first_pfn);
+            while let Some(run) = rest.take().or_else(|| dumped.next()) {
+                if run.first_pfn >= extent.end_pfn() {
+                    rest = Some(run);
+                    break;
+                }
+                // All that is dumped should be RAM. What is not gets segments of its own rather than get lost.
+                push(&mut self.loads, run.first_pfn, run.end_pfn().min(extent.first_pfn));
+                let first = run.first_pfn.max(extent.first_pfn);
+                if run.end_pfn() > first {
+                    if first - end >= LONG_GAP {
+                        push(&mut self.loads, start, end);
+                        push(&mut self.absent, end, first);
+                        start = first;
+                    }
+                    end = run.end_pfn().min(extent.end_pfn());
+                }
+                if run.end_pfn() > extent.end_pfn() {
+                    rest = Some(Run { first_pfn: extent.end_pfn(), pages: run.end_pfn() - extent.end_pfn() });
+                    break;
+                }
+            }
+            push(&mut self.loads, start, end);
+            push(&mut self.absent, end, extent.end_pfn());
+        }
+        self.loads.extend(rest.into_iter().chain(dumped));
+    }
+}
+
+/// Adds a run if it is not empty.
+fn push(runs: &mut Vec<Run>, first_pfn: u64, end: u64) {
+    if first_pfn < end {
+        runs.push(Run { first_pfn, pages: end - first_pfn });
+    }
 }
 
 /// The runs of a set within an output's PFNs, each as long as it gets.
