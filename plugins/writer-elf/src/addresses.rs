@@ -45,9 +45,51 @@ impl Addresses {
         Self { direct, image: image(&kernel, plan, direct).unwrap_or_default() }
     }
 
+    /// Cuts runs at the edges of the kernel's image, and gives each piece its first page's address.
+    ///
+    /// A page of the image has that address and not, in a second `PT_LOAD` as kexec has it, one in the direct map, too:
+    /// libkdumpfile (0.5.1) does not see the pages behind a `PT_LOAD` within another one.
+    pub fn split<'a>(&'a self, runs: &'a [Run], page_shift: u32) -> impl Iterator<Item = (Run, u64)> {
+        Split { addresses: self, runs: runs.iter(), rest: None, images: &self.image, page_shift }
+    }
+
     /// The kernel's address of a physical one; the same number if it is unknown, as QEMU has it. drgn gets lost with 0.
     pub fn of(&self, paddr: u64) -> u64 {
         paddr.wrapping_add(self.direct.unwrap_or(0))
+    }
+}
+
+/// See [`Addresses::split`]. Runs and pieces of the image ascend.
+struct Split<'a> {
+    addresses: &'a Addresses,
+    runs: std::slice::Iter<'a, Run>,
+    /// what is left of a run
+    rest: Option<Run>,
+    images: &'a [Image],
+    page_shift: u32,
+}
+
+impl Iterator for Split<'_> {
+    type Item = (Run, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let run = self.rest.take().or_else(|| self.runs.next().copied())?;
+        while let Some((_, behind)) = self.images.split_first().filter(|(image, _)| image.run.end_pfn() <= run.first_pfn) {
+            self.images = behind;
+        }
+        let (end, vaddr) = match self.images.first() {
+            Some(image) if image.run.first_pfn <= run.first_pfn => {
+                let into = (run.first_pfn - image.run.first_pfn) << self.page_shift;
+                (image.run.end_pfn(), image.vaddr.wrapping_add(into))
+            }
+            Some(image) => (image.run.first_pfn, self.addresses.of(run.first_pfn << self.page_shift)),
+            None => (u64::MAX, self.addresses.of(run.first_pfn << self.page_shift)),
+        };
+        let end = end.min(run.end_pfn());
+        if end < run.end_pfn() {
+            self.rest = Some(Run { first_pfn: end, pages: run.end_pfn() - end });
+        }
+        Some((Run { first_pfn: run.first_pfn, pages: end - run.first_pfn }, vaddr))
     }
 }
 
@@ -81,8 +123,8 @@ fn proved(offset: u64, kernel: &Kernel, plan: &Plan<'_>) -> bool {
     right > 0 && right * 2 >= tried
 }
 
-/// The kernel's image from its text on, where it has addresses of its own. drgn 0.0.22 finds the kernel's page
-/// table in it only, and gdb everything that has a symbol; kexec gives it a `PT_LOAD`, too.
+/// The kernel's image from its text on, where it has addresses of its own. drgn 0.0.22 finds the kernel's page table at
+/// these only, and gdb everything that has a symbol.
 fn image(kernel: &Kernel, plan: &Plan<'_>, direct: Option<u64>) -> Option<Vec<Image>> {
     let shift = plan.machine.page_shift;
     let page = 1u64.checked_shl(shift)?;

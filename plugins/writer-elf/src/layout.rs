@@ -23,9 +23,9 @@ pub struct Layout {
     pub format: Format,
     /// the `PT_LOAD`s; those with bytes stand in the file without gaps
     segments: Segments,
-    /// more `PT_LOAD`s for bytes that are in the file already
-    aliases: Vec<Alias>,
     addresses: Addresses,
+    /// number of program headers
+    program_headers: u64,
     page_shift: u32,
     /// offset of the notes, and their length in bytes
     notes: (u64, u64),
@@ -33,15 +33,6 @@ pub struct Layout {
     pub data_at: u64,
     /// offset behind the last page
     end: u64,
-}
-
-/// A `PT_LOAD` for a piece of the kernel's image.
-#[derive(Debug, Clone, Copy)]
-struct Alias {
-    vaddr: u64,
-    run: Run,
-    /// pages in the file before it
-    before: u64,
 }
 
 /// A place in the file, and what is needed to find the next one without a search.
@@ -72,7 +63,8 @@ impl Layout {
         let data = pages(segments.loads.iter().map(|run| run.pages).sum()).ok_or_else(too_large)?;
         let mut layout = Self {
             format: Format { class: Class::Elf32, big_endian: machine.big_endian },
-            aliases: aliases(&segments.loads, addresses, machine.page_shift),
+            // PT_NOTE is the first.
+            program_headers: (1 + addresses.split(&segments.loads, machine.page_shift).count() + segments.absent.len()) as u64,
             segments,
             addresses: addresses.clone(),
             page_shift: machine.page_shift,
@@ -100,7 +92,7 @@ impl Layout {
 
     /// Number of program headers.
     pub fn program_headers(&self) -> u64 {
-        (1 + self.aliases.len() + self.segments.count()) as u64
+        self.program_headers
     }
 
     /// Bytes between the notes and the first page.
@@ -131,23 +123,21 @@ impl Layout {
         Ok(at + table.len() as u64)
     }
 
-    /// All `PT_LOAD`s. The kernel's image comes first: readers by address take the first one that fits.
+    /// All `PT_LOAD`s.
     fn loads(&self) -> impl Iterator<Item = ProgramHeader> {
         let bytes = |pages: u64| pages << self.page_shift;
         let load = move |run: &Run, vaddr, offset, filesz| {
             let (paddr, memsz) = (bytes(run.first_pfn), bytes(run.pages));
             ProgramHeader { kind: SegmentType::Load, offset, vaddr, paddr, filesz, memsz, align: LOAD_ALIGN }
         };
-        let data_at = self.data_at;
-        let image = self.aliases.iter().map(move |a| load(&a.run, a.vaddr, data_at + bytes(a.before), bytes(a.run.pages)));
-        let data = self.segments.loads.iter().scan(data_at, move |end, run| {
+        let data = self.addresses.split(&self.segments.loads, self.page_shift).scan(self.data_at, move |end, (run, vaddr)| {
             let offset = *end;
             *end += bytes(run.pages);
-            Some(load(run, self.addresses.of(bytes(run.first_pfn)), offset, bytes(run.pages)))
+            Some(load(&run, vaddr, offset, bytes(run.pages)))
         });
         // An offset that no page has: makedumpfile finds segments by offset.
         let absent = self.segments.absent.iter().map(move |run| load(run, self.addresses.of(bytes(run.first_pfn)), self.end, 0));
-        image.chain(data).chain(absent)
+        data.chain(absent)
     }
 
     /// Offset of a page, and moves the cursor behind it. PFNs ascend.
@@ -170,30 +160,6 @@ impl Layout {
             cursor.segment += 1;
         }
     }
-}
-
-/// The parts of the kernel's image that are in the file.
-fn aliases(loads: &[Run], addresses: &Addresses, page_shift: u32) -> Vec<Alias> {
-    let mut aliases = Vec::new();
-    let mut before = 0;
-    // Both ascend.
-    let mut images = addresses.image.as_slice();
-    for load in loads {
-        while let Some((_, rest)) = images.split_first().filter(|(image, _)| image.run.end_pfn() <= load.first_pfn) {
-            images = rest;
-        }
-        for image in images.iter().take_while(|image| image.run.first_pfn < load.end_pfn()) {
-            let first_pfn = load.first_pfn.max(image.run.first_pfn);
-            let end = load.end_pfn().min(image.run.end_pfn());
-            if first_pfn < end {
-                let vaddr = image.vaddr.wrapping_add((first_pfn - image.run.first_pfn) << page_shift);
-                let run = Run { first_pfn, pages: end - first_pfn };
-                aliases.push(Alias { vaddr, run, before: before + (first_pfn - load.first_pfn) });
-            }
-        }
-        before += load.pages;
-    }
-    aliases
 }
 
 fn too_large() -> Error {

@@ -22,10 +22,9 @@
 //! | `holes` | `exact` (default) | an excluded page is in no `PT_LOAD`: reading it is an error, not zeros |
 //! | | `coarse` | as `makedumpfile -E`: `PT_LOAD`s cover all RAM, and shorter gaps than 256 pages read as zeros |
 //!
-//! `p_paddr` is the truth. `p_vaddr` is the address in the kernel's direct map where page tables prove it, else the same
-//! as `p_paddr`, as QEMU does (addresses.rs). The kernel's image has `PT_LOAD`s more, in front, with its own addresses and
-//! the same bytes of the file, as kexec has one: gdb needs it, and old versions of drgn. crash, libkdumpfile and
-//! makedumpfile do without.
+//! `p_paddr` is the truth, and no page is in two `PT_LOAD`s. `p_vaddr` is the kernel's address where page tables prove it,
+//! that of the kernel's image for the image and of the direct map for all other memory, else the same as `p_paddr`, as
+//! QEMU has it (addresses.rs). gdb needs it, and old versions of drgn; crash, libkdumpfile and makedumpfile do without.
 
 mod addresses;
 mod dump;

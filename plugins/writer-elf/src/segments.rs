@@ -45,11 +45,6 @@ impl Segments {
         segments
     }
 
-    /// Number of segments.
-    pub fn count(&self) -> usize {
-        self.loads.len() + self.absent.len()
-    }
-
     fn cover(&mut self, ram: impl Iterator<Item = Run>, mut dumped: impl Iterator<Item = Run>) {
         // A run, or what is left of it, that lies behind the extent at hand.
         let mut rest: Option<Run> = None;
