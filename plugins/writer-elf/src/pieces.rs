@@ -19,9 +19,8 @@ impl<'a, 'd> Pieces<'a, 'd> {
         Self { sink, tried, at, end: at, pieces: Vec::with_capacity(capacity) }
     }
 
-    /// True if what was never written reads as zeros, and nobody ever wrote at `at` or behind.
-    ///
-    /// A write that failed may have arrived in part, and its pages come again.
+    /// True if a page at `at` reads as zeros without being written: the output can have holes, and nobody ever wrote there
+    /// or behind. A write that failed may have arrived in part, and its pages come again.
     pub fn may_skip(&self, at: u64) -> bool {
         self.sink.positioned() && at >= *self.tried
     }

@@ -2,6 +2,8 @@
 
 // clippy.toml allows these in test functions only, not in their helpers.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, dead_code)]
+// Lists of ranges, some of them with one.
+#![allow(clippy::single_range_in_vec_init)]
 
 mod common;
 
