@@ -50,6 +50,8 @@ pub struct Machine {
     pub notes: Vec<u8>,
     /// the text of the VMCOREINFO note (a part of `notes`), empty if there is none
     pub vmcoreinfo: Vec<u8>,
+    /// the pages are those of a hypervisor's machine: no Linux kernel that is found among them has `struct page`s for them
+    pub hypervisor: bool,
     /// codec bit that most pages of the input are stored with, 0 = raw, see [`crate::codec`]
     pub codec: u32,
     /// what was erased on the way here, a line each (`erase SYMBOL.member LENGTH`, the eraseinfo of makedumpfile), empty if

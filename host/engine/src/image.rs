@@ -128,11 +128,10 @@ fn pick(registry: &Registry, sources: &[Arc<Source>], progress: &dyn Progress) -
 fn known_format(sources: &[Arc<Source>]) -> Option<&'static str> {
     let mut head = [0u8; 16];
     sources.first()?.read_up_to(0, &mut head);
-    let known: [(&[u8], &str); 4] = [
+    let known: [(&[u8], &str); 3] = [
         (b"\xfd7zXZ\0", "a file compressed with xz"),
         (b"BZh", "a file compressed with bzip2"),
         (b"\x04\x22\x4d\x18", "a file compressed with lz4"),
-        (b"EMiL", "a LiME image"),
     ];
     known.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what)
 }
@@ -148,13 +147,17 @@ impl Image {
             Some(chosen) => (chosen.clone(), "named by the profile".to_owned()),
             None => pick(registry, &sources, progress.as_ref())?,
         };
-        let mut image = Self::open_with(sources, plugin.clone(), config, why, registry, progress)?;
+        let mut image = Self::open_with(sources, plugin.clone(), config.clone(), why, registry, progress)?;
         vmcoreinfo::complete(&mut image, given.as_deref(), progress.as_ref());
         // The kernel's own page size may only be known now; the reader counts in it.
         let page_size = image.vmcoreinfo().page_size().filter(|p| p.is_power_of_two() && *p != image.machine.page_size() as u64);
         if let Some(size) = page_size.and_then(|p| i64::try_from(p).ok()) {
-            let settings =
-                [Value::Size(size.cast_unsigned()), Value::Integer(size)].map(|v| plugin.manifest.configure(&[("page_size", v)]));
+            // All other settings stay as they were given.
+            let with = |value: Value| {
+                let others = config.iter().filter(|(key, _)| *key != "page_size").map(|(key, value)| (key, value.clone()));
+                plugin.manifest.configure(&others.chain([("page_size", value)]).collect::<Vec<_>>())
+            };
+            let settings = [Value::Size(size.cast_unsigned()), Value::Integer(size)].map(with);
             if let Some(config) = settings.into_iter().find_map(std::result::Result::ok) {
                 let found = image.machine.vmcoreinfo.clone();
                 match Self::open_with(image.sources.clone(), plugin, config, image.why.clone(), registry, progress) {
@@ -174,6 +177,10 @@ impl Image {
 
     /// Looks for the kernel in memory, and takes from it what the reader could not know.
     fn find_kernel(&mut self) {
+        if self.machine.hypervisor {
+            self.kernel = Err("the pages are those of a hypervisor's machine, which no Linux kernel describes".to_owned());
+            return;
+        }
         let shift = self.machine.page_shift;
         let ram: Vec<_> = self.extents.iter().map(|e| e.first_pfn << shift..e.end_pfn() << shift).collect();
         self.kernel = Kernel::find(&self.machine, self, &ram);
@@ -183,7 +190,8 @@ impl Image {
         if let Some(names) = kernel.space().utsname() {
             machine.utsname = names.clone();
         }
-        machine.phys_base = machine.phys_base.or(kernel.space().phys_base());
+        // The kernel's own goes first: a reader may have it from registers of another kernel, such as kdump's.
+        machine.phys_base = kernel.space().phys_base().or(machine.phys_base);
     }
 
     fn open_with(

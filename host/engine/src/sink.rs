@@ -241,12 +241,12 @@ impl FileSink {
         rustix::fs::fstatvfs(&self.file).is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) / 2 >= len)
     }
 
-    /// Fills the beginning of a device with zeros: it holds what was there before, and a bitmap must not.
-    fn zero_device(&mut self, len: u64) -> PluginResult<()> {
+    /// Fills a part of a device with zeros: it holds what was there before, and a bitmap must not.
+    fn zero_device(&mut self, from: u64, to: u64) -> PluginResult<()> {
         let zeros = vec![0u8; 1 << 20];
-        let mut at = 0;
-        while at < len {
-            let n = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
+        let mut at = from;
+        while at < to {
+            let n = usize::try_from(to - at).unwrap_or(usize::MAX).min(zeros.len());
             self.write_at(at, &[zeros.get(..n).unwrap_or_default()])?;
             at += n as u64;
         }
@@ -270,6 +270,10 @@ impl Sink for FileSink {
         if total(pieces) == 0 {
             return Ok(());
         }
+        if self.name == self.current && offset > self.end {
+            // On a device a gap is what was there before, and writers of sparse formats mean zeros.
+            self.zero_device(self.end, offset)?;
+        }
         let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
         let mut rest = slices.as_mut_slice();
         let mut at = offset;
@@ -291,7 +295,7 @@ impl Sink for FileSink {
 
     fn reserve(&mut self, len: u64) -> PluginResult<()> {
         if self.name == self.current {
-            self.zero_device(len)?;
+            self.zero_device(self.end, len)?;
         } else {
             let reserved = self.has_room_for(len) && rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, len).is_ok();
             // The file system cannot or will not: a hole does as well, only without the promise.

@@ -40,7 +40,7 @@ pub fn complete(image: &mut Image, file: Option<&[u8]>, progress: &dyn Progress)
     if let Some(file) = file {
         let text = joined(&own, file);
         supply(image, text);
-    } else if own.is_empty() {
+    } else if own.is_empty() && !image.machine.hypervisor {
         match search(image, progress) {
             Some(text) => {
                 progress.note("VMCOREINFO is in no note of the input; it was found in memory");
@@ -96,7 +96,9 @@ fn search(image: &mut Image, progress: &dyn Progress) -> Option<Vec<u8>> {
     let mut buffer = vec![0u8; CHUNK + TEXT_MAX];
     for extent in extents.iter().filter(|e| e.kind != ExtentKind::ABSENT) {
         for at in chunks(extent, shift) {
-            let n = image.read_physical(at, &mut buffer);
+            // Short extents are read as what they are, and what follows them as far as a text may reach.
+            let rest = usize::try_from((extent.end_pfn() << shift) - at).unwrap_or(CHUNK).min(CHUNK);
+            let n = image.read_physical(at, buffer.get_mut(..rest + TEXT_MAX).unwrap_or_default());
             progress.advance((n.min(CHUNK) >> shift) as u64);
             let bytes = buffer.get(..n).unwrap_or_default();
             for start in memmem::find_iter(bytes, FIRST_KEY) {

@@ -113,6 +113,7 @@ pub fn machine(header: &Header, parts: usize) -> Machine {
         vmcoreinfo,
         erased: header.erased.clone(),
         warnings,
+        ..Machine::default()
     }
 }
 

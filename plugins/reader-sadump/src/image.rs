@@ -53,6 +53,7 @@ impl SadumpImage {
             notes: cpu::notes(&states),
             vmcoreinfo: Vec::new(),
             warnings,
+            ..Machine::default()
         };
         Ok(Self { sources, machine, layout })
     }

@@ -10,9 +10,9 @@
 
 use std::collections::HashSet;
 
+use coresift_elf::segments::PHYSICAL_END;
 use coresift_sdk::{Error, Extent, Reader, Result};
 use goblin::elf::header::EM_X86_64;
-use reader_elf::segments::PHYSICAL_END;
 
 use crate::bytes::u64_at;
 use crate::hypervisor::Hypervisor;
@@ -74,6 +74,7 @@ pub fn open(host: Hypervisor, entries: Entries) -> Result<Box<dyn Reader>> {
     // What only holds for the view of the machine.
     machine.warnings.retain(|w| !w.contains("page frames are those of the host") && !w.contains("view = \"dom0\""));
     machine.vmcoreinfo = host.linux_vmcoreinfo();
+    machine.hypervisor = false;
     let list = FrameList::read(&host, root, &mut machine.warnings)?;
     if list.pages.list().is_empty() {
         let message = format!("domain 0's frame list at machine frame {root:#x} has no page in it");

@@ -1,8 +1,8 @@
 //! A dump-core file.
 
+use coresift_elf::segments::PHYSICAL_END;
 use coresift_sdk::{Error, Extent, Machine, Reader, Result, Source, UtsName};
 use goblin::elf::header::{EM_386, EM_AARCH64, EM_ARM, EM_IA_64, EM_X86_64};
-use reader_elf::segments::PHYSICAL_END;
 
 use crate::bytes::read_up_to;
 use crate::image::{Entries, Memory, View};

@@ -1,11 +1,11 @@
-//! The vmcore of a hypervisor: an ELF vmcore by machine frames, which `reader-elf` reads.
+//! The vmcore of a hypervisor: an ELF vmcore by machine frames, which `coresift_elf` reads.
 
+use coresift_elf::header::FileHeader;
+use coresift_elf::image::ElfImage;
+use coresift_elf::notes::Notes;
+use coresift_elf::segments::Segments;
 use coresift_sdk::{Error, ErrorKind, Extent, ExtentKind, Machine, PageState, Reader, Result, Source};
 use goblin::container::Ctx;
-use reader_elf::header::FileHeader;
-use reader_elf::image::ElfImage;
-use reader_elf::notes::Notes;
-use reader_elf::segments::Segments;
 
 use crate::notes::{self, Crash};
 
@@ -58,13 +58,9 @@ impl Hypervisor {
         let elf = ElfImage::open(source.clone(), 0)?;
         let mut machine = elf.machine();
         machine.format = FORMAT.into();
-        // Domain 0's Linux leaves a VMCOREINFO in memory, and its `struct page`s are by PFN of domain 0. A host that finds
-        // it there would leave out machine frames by the classes of other pages. The hypervisor's text says that no Linux
-        // rules over these frames.
-        machine.vmcoreinfo.clone_from(&crash.vmcoreinfo);
-        if machine.vmcoreinfo.is_empty() {
-            machine.vmcoreinfo = format!("PAGESIZE={}\n", machine.page_size()).into_bytes();
-        }
+        // Domain 0's Linux leaves a VMCOREINFO in memory, and its `struct page`s are by PFN of domain 0: a host that went by
+        // them would leave out machine frames by the classes of other pages.
+        machine.hypervisor = true;
         let hint = "no kernel decides which of the machine's pages are kept; view = \"dom0\" has domain 0's alone";
         machine.warnings.push(hint.into());
         let extents = elf.extents();

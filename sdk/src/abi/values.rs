@@ -45,6 +45,9 @@ pub(super) fn stable<T>(r: crate::error::Result<T>) -> AbiResult<T> {
     r.map_err(AbiError::from).into()
 }
 
+/// Bit of [`AbiMachine::flags`] for [`Machine::hypervisor`].
+const HYPERVISOR: u32 = 1;
+
 impl From<&Machine> for AbiMachine {
     fn from(m: &Machine) -> Self {
         let UtsName { sysname, nodename, release, version, machine, domainname } = m.utsname.clone();
@@ -57,7 +60,7 @@ impl From<&Machine> for AbiMachine {
             incomplete: m.incomplete,
             page_shift: m.page_shift,
             cpus: m.cpus,
-            flags: 0,
+            flags: if m.hypervisor { HYPERVISOR } else { 0 },
             excluded: m.excluded.0,
             crash_time: m.crash_time,
             phys_base: m.phys_base.into(),
@@ -90,6 +93,7 @@ impl From<AbiMachine> for Machine {
             phys_base: m.phys_base.into_option(),
             codec: m.codec,
             erased: m.erased.into_vec(),
+            hypervisor: m.flags & HYPERVISOR != 0,
             max_pfn: m.max_pfn,
             excluded: crate::ClassSet(m.excluded),
             incomplete: m.incomplete,

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use coresift_sdk::{Extent, ExtentKind, PageState, StoredPage};
+use coresift_sdk::{ClassSet, Extent, ExtentKind, PageState, StoredPage, Verdict};
 
 use super::Image;
 use crate::decode::Stored;
@@ -93,7 +93,13 @@ impl Image {
     /// Reads one page's bytes into `page`; false if the input does not have it.
     fn read_page(&self, extent: &Extent, pfn: u64, page: &mut [u8]) -> bool {
         if extent.kind != ExtentKind::STORED && extent.kind != ExtentKind::ENCODED {
-            return false;
+            // Pages that are left out of an input without zero pages, and without others, are zeros.
+            let only_zero = ClassSet::default().with(Verdict::ZERO);
+            let zero = extent.kind == ExtentKind::ABSENT && self.machine.excluded == only_zero && !self.machine.incomplete;
+            if zero {
+                page.fill(0);
+            }
+            return zero;
         }
         let slot = usize::try_from(pfn).ok().and_then(|pfn| self.cache.0.get(pfn % SLOTS));
         let mut slot = slot.map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner));

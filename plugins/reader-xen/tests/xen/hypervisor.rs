@@ -12,15 +12,14 @@ fn frames_of_the_machine_and_all_notes() {
     let bytes = vmcore(&notes, &[(0x1000, low.clone()), (0x9e000, high.clone())]);
     let score = reader_xen::probe(&[testkit::source("xen", bytes.clone())]).unwrap();
     assert!(score.percent == 100 && score.reason.contains("Xen 4.17"), "{score:?}");
-    let elf = reader_elf::probe(&[testkit::source("xen", bytes.clone())]).unwrap();
-    assert!(elf.percent < score.percent, "the more special reader goes first");
+    assert!(score.percent > coresift_sdk::Score::likely("").percent, "it goes before the reader of all ELF vmcores");
 
     let reader = open(bytes.clone()).unwrap();
     let machine = reader.machine();
     assert_eq!((machine.format.as_str(), machine.arch.as_str(), machine.cpus), ("Xen hypervisor vmcore", "x86_64", 2));
     assert_eq!(machine.notes, notes);
     // No VMCOREINFO of a Linux may say which frames of the machine are free.
-    assert!(machine.vmcoreinfo.starts_with(b"PAGESIZE=4096\nSYMBOL(frame_table)="));
+    assert!(machine.hypervisor && machine.vmcoreinfo.is_empty());
     assert!(warns(reader.as_ref(), "view = \"dom0\""));
     let got = pages(&bytes, reader.as_ref());
     let expected = [(1, &low[..PAGE]), (2, &low[PAGE..2 * PAGE]), (3, &low[2 * PAGE..]), (0x9e, &high[..PAGE])];

@@ -70,6 +70,7 @@ pub fn machine(header: &FileHeader, notes: Notes, page_size: u64, mut warnings: 
         // Printed with %ld: negative if the kernel was moved down (arch/x86/kernel/machine_kexec_64.c).
         phys_base: number("NUMBER(phys_base)").and_then(|v| v.parse::<i64>().ok()).map(i64::cast_unsigned),
         warnings,
+        hypervisor: notes.xen,
         vmcoreinfo: notes.vmcoreinfo,
         notes: notes.bytes,
         ..Machine::default()
