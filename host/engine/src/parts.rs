@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use coresift_sdk::{PageContent, Writer};
+use coresift_sdk::{PageContent, Run, Writer};
 use rayon::ThreadPool;
 
-use crate::batch::{BatchPlan, Planner};
+use crate::batch::{BatchPlan, Piece, Planner};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::image::Image;
@@ -18,8 +18,10 @@ use crate::progress::Progress;
 use crate::scheduler::{self, Writing};
 use crate::sink::Output;
 
-/// Batches that are compressed to learn how well pages compress.
-const SAMPLES: usize = 256;
+/// Pages of each batch that are compressed to learn how well its pages compress: one of 32.
+const SAMPLE_PAGES: u64 = 16;
+/// Places in a batch that they are taken from.
+const SAMPLE_PLACES: usize = 4;
 /// Where parts may begin: crash counts pages of a part in words of 64 bits of the bitmap (diskdump.c).
 const PART_PFNS: u64 = 64;
 
@@ -67,21 +69,18 @@ impl Copying<'_> {
         if parts <= 1 {
             return Ok(std::iter::once(0..end).collect());
         }
-        let plans: Vec<BatchPlan> = self.planner(0..end).collect();
-        let step = plans.len().div_ceil(SAMPLES).max(1);
-        let (mut bytes_per_page, mut batch) = (0.0, Batch::default());
+        let mut batch = Batch::default();
         // Bytes up to the end of each batch.
         let mut sum = 0.0;
-        let mut marks: Vec<(u64, f64)> = Vec::with_capacity(plans.len());
-        for (i, plan) in plans.into_iter().enumerate() {
+        let mut marks: Vec<(u64, f64)> = Vec::new();
+        for plan in self.planner(0..end) {
             let (pages, end) = (plan.pages, plan.pieces.last().map_or(0, |p| p.run.end_pfn()));
-            if i % step == 0 {
-                worker.pack(&mut batch, plan, self.packing)?;
-                let bytes: usize = batch.pages().iter().map(|page| stored_bytes(page.content())).sum();
-                bytes_per_page = bytes as f64 / pages.max(1) as f64;
-                batch.clear();
-            }
-            sum += bytes_per_page * pages as f64;
+            let sample = sample(&plan);
+            let sampled = sample.pages.max(1);
+            worker.pack(&mut batch, sample, self.packing)?;
+            let bytes: usize = batch.pages().iter().map(|page| stored_bytes(page.content())).sum();
+            batch.clear();
+            sum += bytes as f64 * pages as f64 / sampled as f64;
             marks.push((end, sum));
         }
         let mut ranges = Vec::new();
@@ -104,10 +103,11 @@ impl Copying<'_> {
             part.ended = outcome.err();
             return;
         }
-        // Each part has workers of its own: as many as there are for each, and no more parts at a time than workers.
+        // No more parts at a time than workers. Each part has its share of them and one more: parts are never equally much
+        // work, and whoever is left last should not have to use one CPU alone.
         let at_once = parts.len().min(workers.len()).max(1);
-        let each = (workers.len() / at_once).max(1);
-        let batches = if each == 1 { 1 } else { each + 2 };
+        let each = if workers.len() > 1 { workers.len() / at_once + 1 } else { 1 };
+        let batches = each;
         let mut waiting = std::sync::Mutex::new(workers);
         for parts in parts.chunks_mut(at_once) {
             std::thread::scope(|scope| {
@@ -117,9 +117,12 @@ impl Copying<'_> {
                         let mine = || -> Result<Vec<Worker>> {
                             let mut waiting = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                             let from = waiting.len().saturating_sub(each);
-                            let mine = waiting.split_off(from);
+                            let mut mine = waiting.split_off(from);
                             drop(waiting);
-                            if mine.is_empty() { Ok(vec![Worker::start(self.packing)?]) } else { Ok(mine) }
+                            while mine.len() < each {
+                                mine.push(Worker::start(self.packing)?);
+                            }
+                            Ok(mine)
                         };
                         let pool = scheduler::pool(Budget { threads: each, ..self.budget });
                         part.ended = mine().and_then(|mine| self.part(part, mine, batches, pool.as_ref())).err();
@@ -140,6 +143,16 @@ impl Copying<'_> {
         part.pages = writing.pages;
         copied
     }
+}
+
+/// A few pages of a batch, from several places in it.
+fn sample(plan: &BatchPlan) -> BatchPlan {
+    let step = plan.pieces.len().div_ceil(SAMPLE_PLACES).max(1);
+    let chosen: Vec<Piece> = plan.pieces.iter().step_by(step).copied().collect();
+    let each = SAMPLE_PAGES / chosen.len().max(1) as u64;
+    let shorten = |piece: Piece| Piece { run: Run { pages: piece.run.pages.min(each.max(1)), ..piece.run }, ..piece };
+    let pieces: Vec<Piece> = chosen.into_iter().map(shorten).collect();
+    BatchPlan { number: plan.number, pages: pieces.iter().map(|p| p.run.pages as usize).sum(), pieces }
 }
 
 fn stored_bytes(content: PageContent<'_>) -> usize {

@@ -49,6 +49,5 @@ fn one_note_of_xen_is_enough() {
         let score = reader_xen::probe(&[testkit::source("input", of(name, n_type))]).unwrap();
         assert_eq!(score.percent, percent, "{name} {n_type:#x}");
     }
-    // A hypervisor without a text of its own: what it would begin with.
-    assert_eq!(open(of("Xen", 0x100_0002)).unwrap().machine().vmcoreinfo, b"PAGESIZE=4096\n");
+    assert!(open(of("Xen", 0x100_0002)).unwrap().machine().hypervisor, "whatever it says of itself");
 }
