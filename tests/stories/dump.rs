@@ -55,11 +55,14 @@ fn threads_windows_and_reads_change_nothing_in_the_file() {
 fn a_compressed_input_gives_the_same_dump() {
     let folder = scratch();
     let plain = bytes_with(&[]);
-    let gz = folder.path().join("vmcore.gz");
-    let run =
-        coresift_tests::peer("sh", "gzip", &["-c".as_ref(), "gzip -1c \"$0\" > \"$1\"".as_ref(), KDUMP_6_1.path().as_ref(), gz.as_ref()]);
-    assert_eq!(run.status, 0);
-    for input in [KDUMP_6_1.packed(), gz] {
+    let packed = [("gzip", "gzip"), ("xz", "xz-utils"), ("bzip2", "bzip2"), ("lz4", "lz4")].map(|(program, package)| {
+        let file = folder.path().join(program);
+        let script = format!("{program} -1c \"$0\" > \"$1\"");
+        let run = coresift_tests::peer("sh", package, &["-c".as_ref(), script.as_ref(), KDUMP_6_1.path().as_ref(), file.as_ref()]);
+        assert_eq!(run.status, 0, "{program}: {}", run.stderr);
+        file
+    });
+    for input in std::iter::once(KDUMP_6_1.packed()).chain(packed) {
         let output = folder.path().join("dump");
         coresift(["dump".as_ref(), "--force".as_ref(), "--progress".as_ref(), "none".as_ref(), input.as_os_str(), output.as_os_str()])
             .status(0);

@@ -63,7 +63,8 @@ pub fn run_to(job: &Job, registry: &Registry, progress: &Arc<dyn Progress>, make
     if let Some(output) = written.find(|o| sources.iter().any(|s| s.is_same_file(o))) {
         return Err(Error::usage(format!("{} is both input and output", output.display())).hint("give another output name"));
     }
-    let opening = Opening { reader: plugins.reader.clone(), vmcoreinfo: job.profile.vmcoreinfo.clone() };
+    let opening =
+        Opening { reader: plugins.reader.clone(), settings: Some(job.profile.reader.clone()), vmcoreinfo: job.profile.vmcoreinfo.clone() };
     let image = Arc::new(Image::open(sources, &opening, registry, progress)?);
     image.machine.warnings.iter().for_each(|w| progress.warn(w));
     Dump { job, plugins, image, progress, started, issues: Issues::default() }.run(make_output)

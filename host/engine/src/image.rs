@@ -10,7 +10,7 @@ use coresift_sdk::{Config, Extent, ExtentKind, Kind, Machine, Reader, Score, Set
 
 use crate::decode::Decoders;
 use crate::error::{Error, Result};
-use crate::profile::Chosen;
+use crate::profile::{self, Chosen, Use};
 use crate::progress::Progress;
 use crate::registry::{Plugin, Registry};
 use crate::services::services;
@@ -51,6 +51,8 @@ pub struct Image {
 pub struct Opening {
     /// the reader, if it is not to be the one that knows the input best
     pub reader: Option<Chosen>,
+    /// settings for the reader that is not named
+    pub settings: Option<Use>,
     /// a file with VMCOREINFO lines, for what the input's own note leaves out
     pub vmcoreinfo: Option<PathBuf>,
 }
@@ -88,7 +90,7 @@ pub fn candidates(registry: &Registry, sources: &[Arc<Source>]) -> Vec<(Arc<Plug
     asked
 }
 
-fn pick(registry: &Registry, sources: &[Arc<Source>], progress: &dyn Progress) -> Result<(Chosen, String)> {
+fn pick(registry: &Registry, sources: &[Arc<Source>], settings: Option<&Use>, progress: &dyn Progress) -> Result<(Chosen, String)> {
     let asked = candidates(registry, sources);
     let name = sources.first().map(|s| s.path().display().to_string()).unwrap_or_default();
     let score = |c: &Candidate| c.answer.as_ref().map_or(0, |s| s.percent);
@@ -104,10 +106,6 @@ fn pick(registry: &Registry, sources: &[Arc<Source>], progress: &dyn Progress) -
                 Ok(s) => format!("reader {}: {}", c.reader, s.reason),
                 Err(e) => e.message.clone(),
             };
-            if let Some(what) = known_format(sources) {
-                return Err(Error::failed(format!("{name}: this is {what}, which this version does not read"))
-                    .hint("give the vmcore it was made from"));
-            }
             let reasons: Vec<_> = asked.iter().map(|(_, c)| reason(c)).collect();
             return Err(Error::failed(format!("{name}: format not recognised ({})", reasons.join("; ")))
                 .hint("give a vmcore: /proc/vmcore, or a file that kdump, virsh dump or QEMU's dump-guest-memory wrote"));
@@ -120,20 +118,11 @@ fn pick(registry: &Registry, sources: &[Arc<Source>], progress: &dyn Progress) -
         ));
     }
     let why = best.1.answer.as_ref().map(|s| s.reason.clone()).unwrap_or_default();
-    let config = best.0.manifest.configure(&[]).map_err(|e| Error::plugin(&best.0.title(), &e))?;
+    let config = match settings {
+        Some(settings) => profile::configure(&best.0.manifest, settings)?,
+        None => best.0.manifest.configure(&[]).map_err(|e| Error::plugin(&best.0.title(), &e))?,
+    };
     Ok((Chosen { plugin: best.0.clone(), config }, why))
-}
-
-/// What an input is that no reader knows, if it says so in its first bytes.
-fn known_format(sources: &[Arc<Source>]) -> Option<&'static str> {
-    let mut head = [0u8; 16];
-    sources.first()?.read_up_to(0, &mut head);
-    let known: [(&[u8], &str); 3] = [
-        (b"\xfd7zXZ\0", "a file compressed with xz"),
-        (b"BZh", "a file compressed with bzip2"),
-        (b"\x04\x22\x4d\x18", "a file compressed with lz4"),
-    ];
-    known.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what)
 }
 
 impl Image {
@@ -145,7 +134,7 @@ impl Image {
         let given = opening.vmcoreinfo.as_deref().map(vmcoreinfo::read_file).transpose()?;
         let (Chosen { plugin, config }, why) = match &opening.reader {
             Some(chosen) => (chosen.clone(), "named by the profile".to_owned()),
-            None => pick(registry, &sources, progress.as_ref())?,
+            None => pick(registry, &sources, opening.settings.as_ref(), progress.as_ref())?,
         };
         let mut image = Self::open_with(sources, plugin.clone(), config.clone(), why, registry, progress)?;
         vmcoreinfo::complete(&mut image, given.as_deref(), progress.as_ref());

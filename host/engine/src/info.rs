@@ -91,10 +91,10 @@ pub struct Info {
 ///
 /// # Errors
 /// It cannot be opened or no reader knows it.
-pub fn info(inputs: &[PathBuf], registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Info> {
+pub fn info(inputs: &[PathBuf], opening: &Opening, registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Info> {
     let sources = open_sources(inputs, progress.as_ref())?;
     let others = candidates(registry, &sources);
-    let image = Image::open(sources, &Opening::default(), registry, progress)?;
+    let image = Image::open(sources, opening, registry, progress)?;
     let other_readers = others
         .iter()
         .filter(|(plugin, _)| plugin.manifest.name != image.plugin.manifest.name)

@@ -18,7 +18,7 @@ mod tree;
 
 pub use find::{Found, PATH_VARIABLE, list, load};
 pub use read::{Compress, FilterUse, OnFailure, Profile, Threads, Use};
-pub use resolve::{Chosen, ChosenFilter, Plugins, resolve};
+pub use resolve::{Chosen, ChosenFilter, Plugins, configure, resolve, resolve_reader};
 pub use tree::{Node, Origin, Tree, Value};
 
 /// Profile that is taken when none is named.

@@ -53,13 +53,7 @@ pub struct Plugins {
 /// A plugin is missing without a fallback, or a setting is not in its manifest.
 pub fn resolve(profile: &Profile, registry: &Registry, progress: &dyn Progress) -> Result<Plugins> {
     let mut weakened = Vec::new();
-    let reader = match profile.reader.plugin.as_str() {
-        "auto" => {
-            nobody_reads(&profile.reader, "reader = \"auto\"")?;
-            None
-        }
-        _ => Some(choose(registry, Kind::Reader, &profile.reader)?),
-    };
+    let reader = resolve_reader(profile, registry)?;
     let writer = choose(registry, Kind::Writer, &profile.writer)?;
     let mut filters = Vec::new();
     for filter in &profile.filters {
@@ -76,6 +70,18 @@ pub fn resolve(profile: &Profile, registry: &Registry, progress: &dyn Progress) 
     weakened.iter().for_each(|w| progress.warn(w));
     let keep_codecs = compressor.is_none() && profile.compress.plugin.plugin == KEEP_COMPRESSION;
     Ok(Plugins { reader, filters, compressor, keep_codecs, writer, weakened })
+}
+
+/// Loads the reader that a profile names; `None` for `auto`.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_reader(profile: &Profile, registry: &Registry) -> Result<Option<Chosen>> {
+    if profile.reader.plugin == "auto" {
+        known_to_a_reader(&profile.reader, registry)?;
+        return Ok(None);
+    }
+    choose(registry, Kind::Reader, &profile.reader).map(Some)
 }
 
 fn choose(registry: &Registry, kind: Kind, named: &Use) -> Result<Chosen> {
@@ -135,13 +141,33 @@ fn storable(chosen: Chosen, writer: &Chosen) -> Result<Chosen> {
     Err(Error::failed(message).hint("choose another compressor, or \"none\""))
 }
 
+/// Settings beside `reader = "auto"` go to the reader that is picked: one that no reader has is a typo.
+fn known_to_a_reader(named: &Use, registry: &Registry) -> Result<()> {
+    if named.settings.0.is_empty() {
+        return Ok(());
+    }
+    let readers = registry.all(Kind::Reader).0;
+    let keys: Vec<&str> = readers.iter().flat_map(|r| r.manifest.keys.iter().map(|key| key.name.as_str())).collect();
+    if let Some((name, node)) = named.settings.0.iter().find(|(name, _)| !keys.contains(&name.as_str())) {
+        let hint = match nearest(name, keys.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`coresift plugins show NAME` lists the settings of a reader".to_owned(),
+        };
+        return Err(Error::usage(format!("{}: unknown key `{name}` in [input]: no reader has it", node.origin)).hint(hint));
+    }
+    Ok(())
+}
+
 fn nobody_reads(named: &Use, who: &str) -> Result<()> {
     let Some((key, node)) = named.settings.0.first_key_value() else { return Ok(()) };
     Err(Error::usage(format!("{}: unknown key `{key}`: {who} has no settings", node.origin)).hint("name a plugin, or take the key out"))
 }
 
 /// Turns the profile's values into the plugin's, by the types of its manifest.
-fn configure(manifest: &Manifest, named: &Use) -> Result<Config> {
+///
+/// # Errors
+/// A setting that the plugin does not have, or of another type.
+pub fn configure(manifest: &Manifest, named: &Use) -> Result<Config> {
     let mut given = Vec::new();
     for (name, node) in &named.settings.0 {
         let Some(key) = manifest.keys.iter().find(|k| k.name == *name) else {

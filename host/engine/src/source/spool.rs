@@ -1,4 +1,4 @@
-//! Whole files compressed with zstd or gzip: unpacked into an unnamed temporary file, since a dump needs random access.
+//! Whole files compressed with zstd, gzip, xz, bzip2 or lz4: unpacked into an unnamed temporary file, since a dump needs random access.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,6 +12,9 @@ use crate::progress::{Phase, Progress};
 pub(super) enum Codec {
     Zstd,
     Gzip,
+    Xz,
+    Bzip2,
+    Lz4,
 }
 
 impl Codec {
@@ -19,6 +22,9 @@ impl Codec {
         match self {
             Self::Zstd => "zstd",
             Self::Gzip => "gzip",
+            Self::Xz => "xz",
+            Self::Bzip2 => "bzip2",
+            Self::Lz4 => "lz4",
         }
     }
 }
@@ -27,12 +33,16 @@ impl Codec {
 /// file asks for.
 const ZSTD_WINDOW_LOG_MAX: u32 = 31;
 
-/// The codec that a file's first four bytes name: zstd frames (RFC 8878, 3.1.1) and gzip members (RFC 1952, 2.3.1).
-pub(super) fn codec_of(head: &[u8; 4]) -> Option<Codec> {
+/// The codec that a file's first bytes name: zstd frames (RFC 8878, 3.1.1), gzip members (RFC 1952, 2.3.1), xz streams
+/// (The .xz File Format, 2.1.1.1), bzip2 and lz4 frames (LZ4 Frame Format).
+pub(super) fn codec_of(head: &[u8; 6]) -> Option<Codec> {
     match head {
         // The second: skippable frames (3.1.2), which parallel compressors put first.
-        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Codec::Zstd),
-        [0x1f, 0x8b, 8, _] => Some(Codec::Gzip),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Codec::Zstd),
+        [0x1f, 0x8b, 8, ..] => Some(Codec::Gzip),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => Some(Codec::Xz),
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] | [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72] => Some(Codec::Bzip2),
+        [0x04, 0x22, 0x4d, 0x18, ..] => Some(Codec::Lz4),
         _ => None,
     }
 }
@@ -55,13 +65,17 @@ pub(super) fn unpack(file: &File, path: &Path, codec: Codec, progress: &dyn Prog
     })?;
     progress.phase(Phase::Unpack, 0);
     let broken_frame = |e: std::io::Error| Error::failed(format!("{} is not a sound {} file: {}", path.display(), codec.name(), plain(&e)));
+    let buffered = std::io::BufReader::with_capacity(256 << 10, file);
     let mut reader: Box<dyn std::io::Read> = match codec {
         Codec::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::new(file).map_err(broken_frame)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(broken_frame)?;
             Box::new(decoder)
         }
-        Codec::Gzip => Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::with_capacity(256 << 10, file))),
+        Codec::Gzip => Box::new(flate2::read::MultiGzDecoder::new(buffered)),
+        Codec::Xz => Box::new(lzma_rust2::XzReader::new(buffered, true)),
+        Codec::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(buffered)),
+        Codec::Lz4 => Box::new(lz4_flex::frame::FrameDecoder::new(buffered)),
     };
     let copied = copy_sparse(&mut *reader, &spool, |n| progress.advance(n));
     let (len, broken) = copied.map_err(|e| {
