@@ -1,5 +1,7 @@
 //! A real vmcore in, a dump with the same pages out: every codec, both levels, and every way to read and to schedule.
 
+use std::path::Path;
+
 use coresift_tests::vmcores::{ALL, KDUMP_6_1, Vmcore};
 use coresift_tests::{coresift, kdump::Kdump, peers, scratch};
 
@@ -36,7 +38,11 @@ fn every_page_comes_back_with_every_codec_at_both_levels() {
 
 /// Dumps 6.1 with these extra arguments and returns the file's bytes.
 fn bytes_with(extra: &[&str]) -> Vec<u8> {
-    let (folder, input) = (scratch(), KDUMP_6_1.path());
+    bytes_of(&KDUMP_6_1.path(), extra)
+}
+
+fn bytes_of(input: &Path, extra: &[&str]) -> Vec<u8> {
+    let folder = scratch();
     let output = folder.path().join("dump");
     let args = ["dump".as_ref(), "--progress".as_ref(), "none".as_ref(), input.as_os_str(), output.as_os_str()];
     coresift(args.into_iter().chain(extra.iter().map(AsRef::as_ref))).status(0);
@@ -53,20 +59,19 @@ fn threads_windows_and_reads_change_nothing_in_the_file() {
 
 #[test]
 fn a_compressed_input_gives_the_same_dump() {
+    assert!(bytes_of(&KDUMP_6_1.packed(), &[]) == bytes_with(&[]));
+    // Of a file as large as the vmcore xz and bzip2 take their time: its first 48 MiB do as well.
     let folder = scratch();
-    let plain = bytes_with(&[]);
-    let packed = [("gzip", "gzip"), ("xz", "xz-utils"), ("bzip2", "bzip2"), ("lz4", "lz4")].map(|(program, package)| {
+    let cut = folder.path().join("cut");
+    let whole = std::fs::read(KDUMP_6_1.path()).unwrap();
+    std::fs::write(&cut, &whole[..48 << 20]).unwrap();
+    let plain = bytes_of(&cut, &[]);
+    for (program, package) in [("gzip", "gzip"), ("xz", "xz-utils"), ("bzip2", "bzip2"), ("lz4", "lz4")] {
         let file = folder.path().join(program);
         let script = format!("{program} -1c \"$0\" > \"$1\"");
-        let run = coresift_tests::peer("sh", package, &["-c".as_ref(), script.as_ref(), KDUMP_6_1.path().as_ref(), file.as_ref()]);
+        let run = coresift_tests::peer("sh", package, &["-c".as_ref(), script.as_ref(), cut.as_ref(), file.as_ref()]);
         assert_eq!(run.status, 0, "{program}: {}", run.stderr);
-        file
-    });
-    for input in std::iter::once(KDUMP_6_1.packed()).chain(packed) {
-        let output = folder.path().join("dump");
-        coresift(["dump".as_ref(), "--force".as_ref(), "--progress".as_ref(), "none".as_ref(), input.as_os_str(), output.as_os_str()])
-            .status(0);
-        assert!(std::fs::read(&output).unwrap() == plain, "{} gives another dump", input.display());
+        assert!(bytes_of(&file, &[]) == plain, "{program} gives another dump");
     }
 }
 
