@@ -7,6 +7,7 @@ mod corruption;
 mod crash;
 mod dump;
 mod formats;
+mod fuzz;
 mod incomplete;
 mod input;
 mod layouts;

@@ -1,6 +1,5 @@
 //! SURVEY and CLASSIFY: which pages are RAM, and which of them go into the dump, block by block and in parallel.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use coresift_kernel::memmap::MapRun;
@@ -141,7 +140,7 @@ pub fn classify(
         surveys.push(found);
     }
     let context = Context { image, filters, surveys: &surveys, tally, issues, progress, map, unknown: AtomicU64::new(0) };
-    let numbers: Vec<u64> = block_numbers(&image.extents).into_iter().collect();
+    let numbers = block_numbers(&image.extents);
     let mut blocks: Vec<Classed> = match pool {
         Some(pool) => pool.install(|| numbers.into_par_iter().map(|n| context.block(n)).collect::<Result<_>>())?,
         None => numbers.into_iter().map(|n| context.block(n)).collect::<Result<_>>()?,
@@ -163,8 +162,11 @@ pub fn classify(
     Ok(classified)
 }
 
-fn block_numbers(extents: &[Extent]) -> BTreeSet<u64> {
-    extents.iter().flat_map(|e| e.first_pfn / BLOCK_PAGES..e.end_pfn().div_ceil(BLOCK_PAGES)).collect()
+/// Blocks with RAM, ascending, as the extents are.
+fn block_numbers(extents: &[Extent]) -> Vec<u64> {
+    let mut numbers: Vec<u64> = extents.iter().flat_map(|e| e.first_pfn / BLOCK_PAGES..e.end_pfn().div_ceil(BLOCK_PAGES)).collect();
+    numbers.dedup();
+    numbers
 }
 
 struct Context<'a> {
@@ -188,6 +190,12 @@ impl Context<'_> {
         let mut absent = 0;
         let extents = &self.image.extents;
         let from = extents.partition_point(|e| e.end_pfn() <= base);
+        // Address space that the input has no pages of can be a thousand times the memory: nothing is to be decided there.
+        let whole = |e: &&Extent| e.kind == ExtentKind::ABSENT && e.first_pfn <= base && e.end_pfn() >= base + BLOCK_PAGES;
+        if extents.get(from).filter(whole).is_some() {
+            self.progress.advance(BLOCK_PAGES);
+            return Ok(Classed { number, ram: BlockSet::All, dumped: BlockSet::None, pinned: BlockSet::None, absent: BLOCK_PAGES });
+        }
         for e in extents.iter().skip(from).take_while(|e| e.first_pfn < base + BLOCK_PAGES) {
             let (start, end) = (e.first_pfn.max(base) - base, e.end_pfn().min(base + BLOCK_PAGES) - base);
             set_bits(&mut ram, start, end);
@@ -197,7 +205,7 @@ impl Context<'_> {
             }
         }
         let mut pinned: BlockBits = [0; _];
-        if self.decides_here(base) {
+        if has.iter().any(|word| *word != 0) && self.decides_here(base) {
             self.exclude(base, &mut has, &mut pinned)?;
         }
         let ram = BlockSet::from_bits(&ram);
