@@ -70,6 +70,7 @@ pub mod linux;
 pub mod machine;
 mod manifest;
 pub mod page;
+mod parts;
 mod prefetch;
 pub mod testkit;
 mod traits;
@@ -86,4 +87,5 @@ pub use page::{
     Block, ClassSet, Erase, Extent, ExtentKind, PackBuffer, Packed, PackedBatch, PackedPage, PageBatch, PageContent, PageList, PageState,
     RangeVerdict, Run, StoredPage, Verdict,
 };
+pub use parts::Parts;
 pub use traits::{Compressor, End, Filter, Finding, PageSet, PageSets, Plan, Reader, Score, Setup, Sink, Survey, Writer, decompress_each};

@@ -4,8 +4,9 @@
     compare.py INPUT.elf DUMP [--expect-missing absent | --allow-missing N] [--page-size BYTES]
     compare.py --kdump-info DUMP
 
-DUMP is a kdump file, or the parts of a split set with commas between. The input is read by a small parser here that shares
-nothing with coresift. One line of JSON comes out:
+DUMP is a kdump or ELF file, which libkdumpfile reads, or the parts of a split set with commas between; or a LiME image, or
+a raw one (NAME.raw), for which the rules of these formats are written down here. The input is read by a small parser here
+that shares nothing with coresift. One line of JSON comes out:
 
     pages       pages of the input that have bytes in the file (partial ones count; the rest of them is zero)
     equal       pages that the dump has with the same bytes
@@ -188,6 +189,51 @@ class Dump:
         return self.context.read(kdumpfile.KDUMP_MACHPHYSADDR, first * self.page_size, (end - first) * self.page_size)
 
 
+class Lime:
+    """A LiME image (lime.h): ranges of physical memory, each behind a header of 32 bytes."""
+
+    def __init__(self, path, page_size):
+        self.page_size, self.pieces = page_size, []
+        with open(path, "rb") as file:
+            self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        at = 0
+        while at < len(self.bytes):
+            magic, version, first, last, reserved = struct.unpack_from("<IIQQ8s", self.bytes, at)
+            if (magic, version, reserved) != (0x4C694D45, 1, bytes(8)) or at + 33 + last - first > len(self.bytes):
+                raise ValueError(f"{path}: no LiME header at {at}, or the file ends within its range")
+            self.pieces.append((first // page_size, (last + 1) // page_size, at + 32))
+            at += 33 + last - first
+        self.runs = [(first, end) for first, end, _ in self.pieces]
+
+    def read(self, first, end):
+        for piece_first, piece_end, offset in self.pieces:
+            if piece_first <= first and end <= piece_end:
+                offset += (first - piece_first) * self.page_size
+                return self.bytes[offset : offset + (end - first) * self.page_size]
+        raise ValueError("no page")
+
+
+class Raw:
+    """A raw image: the byte of a physical address stands at that offset of the file."""
+
+    def __init__(self, path, page_size):
+        self.page_size = page_size
+        with open(path, "rb") as file:
+            self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.runs = [(0, len(self.bytes) // page_size)]
+
+    def read(self, first, end):
+        return self.bytes[first * self.page_size : end * self.page_size]
+
+
+def open_dump(path, page_size):
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    if path.endswith(".raw"):
+        return Raw(path, page_size)
+    return Lime(path, page_size) if magic == b"EMiL" else Dump(path)
+
+
 class Result:
     def __init__(self, page_size):
         self.page_size, self.zero = page_size, bytes(page_size)
@@ -291,9 +337,10 @@ def main():
     if len(args.files) != (1 if args.kdump_info else 2):
         parser.error("--kdump-info takes DUMP, else INPUT.elf and DUMP")
     try:
-        # Each part of a split set by itself: the Python binding of 0.5.1 cannot open a set.
-        dumps = [Dump(path) for path in args.files[-1].split(",")]
         elf = None if args.kdump_info else Elf(args.files[0])
+        told = args.page_size or (elf and elf.page_size) or 4096
+        # Each part of a split set by itself: the Python binding of 0.5.1 cannot open a set.
+        dumps = [open_dump(path, told) for path in args.files[-1].split(",")]
     except (OSError, ValueError, struct.error, exceptions.KDumpBaseException) as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2

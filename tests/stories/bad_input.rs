@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use coresift_tests::vmcores::KDUMP_6_1;
+use coresift_tests::vmcores::{ARM64_KDUMP, KDUMP_6_1};
 use coresift_tests::{Run, coresift, scratch};
 
 /// Runs `coresift dump INPUT OUTPUT EXTRA…` and checks that it left no output.
@@ -143,11 +143,14 @@ fn wrong_usage_is_exit_status_2_and_names_the_option() {
 }
 
 #[test]
-fn two_inputs_for_a_format_of_one_file_are_refused() {
+fn two_inputs_that_are_no_parts_of_one_dump_are_refused() {
     let folder = scratch();
     let (input, out) = (KDUMP_6_1.path(), folder.path().join("out"));
     let args = ["dump".as_ref(), input.as_os_str(), input.as_os_str(), out.as_os_str()];
-    coresift(args).status(1).says(&["an ELF vmcore is one file, not 2"]);
+    coresift(args).status(1).says(&["both have a page (PFN 0x100)", "give each part of one split dump once"]);
+    let other = ARM64_KDUMP.path();
+    let args = ["dump".as_ref(), input.as_os_str(), other.as_os_str(), out.as_os_str()];
+    coresift(args).status(1).says(&["are parts of different dumps"]);
     assert!(!out.exists());
 }
 

@@ -16,4 +16,5 @@ mod plugins;
 mod profiles;
 mod progress;
 mod ranges;
+mod roundtrip;
 mod vmcoreinfo;

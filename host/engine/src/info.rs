@@ -137,6 +137,16 @@ pub fn info(inputs: &[PathBuf], opening: &Opening, registry: &Registry, progress
     })
 }
 
+/// The name of the reader that knows best what an input is; none does if there is none.
+///
+/// # Errors
+/// The input cannot be opened.
+pub fn reader_of(inputs: &[PathBuf], registry: &Registry, progress: &Arc<dyn Progress>) -> Result<Option<String>> {
+    let sources = open_sources(inputs, progress.as_ref())?;
+    let best = candidates(registry, &sources).into_iter().next();
+    Ok(best.filter(|(_, c)| c.answer.as_ref().is_ok_and(|score| score.percent > 0)).map(|(_, c)| c.reader))
+}
+
 fn ranges(extents: &[Extent], page_shift: u32) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     for e in extents {

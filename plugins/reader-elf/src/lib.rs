@@ -1,8 +1,9 @@
-//! Reads ELF vmcores: `/proc/vmcore`, `/proc/kcore` copies, `makedumpfile -E`, QEMU and libvirt memory dumps.
+//! Reads ELF vmcores: `/proc/vmcore`, `/proc/kcore` copies, `makedumpfile -E`, QEMU and libvirt memory dumps,
+//! and the parts of a split one, which are ELF vmcores with other pages each.
 //!
 //! All that knows the format is in [`coresift_elf`], which other readers of ELF files share; this is the plugin around it.
 
-use coresift_sdk::{Error, ErrorKind, Key, Manifest, Reader, Result, Score, Setup, Source};
+use coresift_sdk::{Error, ErrorKind, Key, Manifest, Parts, Reader, Result, Score, Setup, Source};
 
 use coresift_elf::header::FileHeader;
 use coresift_elf::image::ElfImage;
@@ -21,21 +22,22 @@ pub fn manifest() -> Manifest {
     )
 }
 
-/// Says whether the input is an ELF vmcore; looks at the ELF header only.
+/// Says whether the input is an ELF vmcore, or each part of it is one; looks at the ELF headers only.
 ///
 /// # Errors
 /// The input cannot be read.
 pub fn probe(sources: &[Source]) -> Result<Score> {
-    let source = match only_one(sources) {
-        Ok(source) => source,
-        Err(e) => return Ok(Score::no(e.message)),
-    };
-    match FileHeader::read(source) {
-        // QEMU, Xen and /proc/kcore make ELF cores too: a reader that knows more of one goes before this one.
-        Ok(header) => Ok(Score::likely(machine::describe(&header))),
-        Err(e) if e.kind == ErrorKind::Io => Err(e),
-        Err(e) => Ok(Score::no(e.message)),
+    let mut what = String::new();
+    for source in sources {
+        match FileHeader::read(source) {
+            Ok(header) => what = machine::describe(&header),
+            Err(e) if e.kind == ErrorKind::Io => return Err(e),
+            Err(e) if sources.len() > 1 => return Ok(Score::no(format!("{}: {}", source.name(), e.message))),
+            Err(e) => return Ok(Score::no(e.message)),
+        }
     }
+    // QEMU, Xen and /proc/kcore make ELF cores too: a reader that knows more of one goes before this one.
+    Ok(Score::likely(if sources.len() > 1 { format!("{} parts, {what}", sources.len()) } else { what }))
 }
 
 /// Opens an ELF vmcore.
@@ -48,15 +50,8 @@ pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
         let message = format!("key `page_size`: {page_size} is not a power of two from 4 KiB on");
         return Err(Error::new(ErrorKind::Config, message));
     }
-    let source = only_one(&setup.sources)?.clone();
-    Ok(Box::new(ElfImage::open(source, page_size)?))
-}
-
-fn only_one(sources: &[Source]) -> Result<&Source> {
-    match sources {
-        [source] => Ok(source),
-        _ => Err(Error::unsupported(format!("an ELF vmcore is one file, not {}", sources.len()))),
-    }
+    let open = |source: &Source| Ok(Box::new(ElfImage::open(source.clone(), page_size)?) as Box<dyn Reader>);
+    Parts::join(&setup.sources, setup.sources.iter().map(open).collect::<Result<_>>()?)
 }
 
 #[cfg(feature = "export")]

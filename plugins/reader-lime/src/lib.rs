@@ -35,7 +35,7 @@ pub mod layout;
 pub mod machine;
 pub mod ranges;
 
-use coresift_sdk::{Error, ErrorKind, Key, Manifest, Reader, Result, Score, Setup, Source};
+use coresift_sdk::{Error, ErrorKind, Key, Manifest, Parts, Reader, Result, Score, Setup, Source};
 
 use crate::header::Head;
 use crate::image::LimeImage;
@@ -47,21 +47,21 @@ pub fn manifest() -> Manifest {
         .key(Key::size("page_size", 0, 0, machine::MAX_PAGE_SIZE, "page size of the machine; 0 = by architecture"))
 }
 
-/// Says whether the input is a LiME or AVML image; looks at the first header only.
+/// Says whether the input is a LiME or AVML image, or each part of it is one; looks at the first header only.
 ///
 /// # Errors
 /// The input cannot be read.
 pub fn probe(sources: &[Source]) -> Result<Score> {
-    let source = match only_one(sources) {
-        Ok(source) => source,
-        Err(e) => return Ok(Score::no(e.message)),
-    };
-    Ok(match Head::read(source, 0)? {
-        Head::Range(range) => Score::certain(range.describe()),
-        Head::End => Score::no("an empty file"),
-        Head::Cut => Score::no("too short for a LiME header"),
-        Head::Other(why) => Score::no(why),
-    })
+    let mut score = Score::no("no input");
+    for source in sources {
+        score = match Head::read(source, 0)? {
+            Head::Range(range) => Score::certain(range.describe()),
+            Head::End => return Ok(Score::no("an empty file")),
+            Head::Cut => return Ok(Score::no("too short for a LiME header")),
+            Head::Other(why) => return Ok(Score::no(why)),
+        }
+    }
+    Ok(score)
 }
 
 /// Opens a LiME or AVML image.
@@ -75,15 +75,8 @@ pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
         return Err(Error::new(ErrorKind::Config, message));
     }
     let arch = setup.config.text("arch")?;
-    let source = only_one(&setup.sources)?.clone();
-    Ok(Box::new(LimeImage::open(source, arch, page_size)?))
-}
-
-fn only_one(sources: &[Source]) -> Result<&Source> {
-    match sources {
-        [source] => Ok(source),
-        _ => Err(Error::unsupported(format!("a LiME image is one file, not {}", sources.len()))),
-    }
+    let open = |source: &Source| Ok(Box::new(LimeImage::open(source.clone(), arch, page_size)?) as Box<dyn Reader>);
+    Parts::join(&setup.sources, setup.sources.iter().map(open).collect::<Result<_>>()?)
 }
 
 #[cfg(feature = "export")]

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use coresift_engine::dump::{self, Job};
+use coresift_engine::info;
 use coresift_engine::profile::{self, Setting, Value};
 use coresift_engine::progress::Progress;
 use coresift_engine::report::Outcome;
 use coresift_engine::{Error, Result};
+use coresift_sdk::Kind;
 
 use crate::options::Common;
 use crate::terminal::{Mode, Terminal, print, print_json};
@@ -17,8 +19,8 @@ Examples:
   coresift join vmcore.1 vmcore.2 vmcore.3 vmcore      in any order
   coresift info vmcore.1 vmcore.3                      are these all parts?
 
-Pages are copied as they are stored. If a part is missing the rest is joined all the same, as an incomplete dump, and the
-exit status is 1.";
+The output has the format of the parts: kdump, ELF or LiME. Pages are copied as they are stored. If a part of a kdump dump
+is missing the rest is joined all the same, as an incomplete dump, and the exit status is 1; ELF and LiME do not tell.";
 
 /// Options of `coresift join`.
 #[derive(Debug, clap::Args)]
@@ -40,12 +42,17 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     let Some((output, parts)) = args.files.split_last().filter(|(_, parts)| !parts.is_empty()) else {
         return Err(Error::usage("no OUTPUT given").hint("coresift join PART... OUTPUT"));
     };
-    let keep = Setting::option("join", "compress.plugin", Value::Text(profile::KEEP_COMPRESSION.to_owned()));
-    let mut profile = profile::open("plain", &[keep])?;
-    profile.filters.clear();
     let terminal: Arc<dyn Progress> = Arc::new(Terminal::new(args.progress));
+    let registry = common.registry();
+    let set = |key, value: &str| Setting::option("join", key, Value::Text(value.to_owned()));
+    let mut settings = vec![set("compress.plugin", profile::KEEP_COMPRESSION)];
+    // The parts' own format, if it can be written; the writers have their readers' names.
+    let format = info::reader_of(parts, &registry, &terminal)?.filter(|name| registry.get(Kind::Writer, name).is_ok());
+    settings.extend(format.map(|name| set("output.writer", &name)));
+    let mut profile = profile::open("plain", &settings)?;
+    profile.filters.clear();
     let job = Job { inputs: parts.to_vec(), output: Some(output.clone()), force: args.force, profile };
-    let report = dump::run(&job, &common.registry(), &terminal)?;
+    let report = dump::run(&job, &registry, &terminal)?;
     drop(terminal);
     let whole = report.outcome == Outcome::Complete;
     if common.json {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use coresift_sdk::{Config, FLAG_ERASES, Kind, Manifest};
 
 use super::read::{FilterUse, OnFailure, Profile, Use};
-use super::tree::{Node, Value};
+use super::tree::{Node, Origin, Value};
 use super::{KEEP_COMPRESSION, NO_COMPRESSION, nearest, section};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -68,6 +68,13 @@ pub fn resolve(profile: &Profile, registry: &Registry, progress: &dyn Progress) 
     }
     let compressor = choose_compressor(profile, registry, &writer, &mut weakened)?;
     weakened.iter().for_each(|w| progress.warn(w));
+    let asked = &profile.compress.plugin;
+    if let Some(option @ Origin::Option(_)) = &asked.origin
+        && writer.plugin.manifest.codecs == 0
+        && ![NO_COMPRESSION, KEEP_COMPRESSION].contains(&asked.plugin.as_str())
+    {
+        progress.warn(&format!("{option} has no effect: {} stores pages as they are", writer.plugin.title()));
+    }
     let keep_codecs = compressor.is_none() && profile.compress.plugin.plugin == KEEP_COMPRESSION;
     Ok(Plugins { reader, filters, compressor, keep_codecs, writer, weakened })
 }
