@@ -19,7 +19,7 @@ pub struct Args {
     /// The input; also flattened or compressed; all parts of a split dump
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// Set a key of [input], e.g. input.reader=raw or input.arch=aarch64 (may be given more than once)
+    /// Set a key of the profile's section input, e.g. input.reader=raw or input.arch=aarch64 (may be given more than once)
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }

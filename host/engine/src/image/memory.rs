@@ -58,7 +58,7 @@ impl Image {
         failure
     }
 
-    /// Decompresses stored pages, see [`Decoders::decode`](crate::decode::Decoders::decode).
+    /// Decompresses stored pages, as `Decoders::decode` does.
     pub fn decode(&self, stored: &Stored<'_>, out: &mut [u8], good: &mut [bool]) -> Option<String> {
         self.decoders.decode(stored, out, good)
     }
