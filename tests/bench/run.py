@@ -82,4 +82,5 @@ def main():
                 print(f"{row}{pair(2, 1):>16}{size:>18}{less:>8}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ use std::ops::Range;
 use coresift_sdk::{PageContent, Run, Writer};
 use rayon::ThreadPool;
 
-use crate::batch::{BatchPlan, Piece, Planner};
+use crate::batch::{BATCH_BYTES, BatchPlan, Piece, Planner};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::image::Image;
@@ -18,8 +18,10 @@ use crate::progress::Progress;
 use crate::scheduler::{self, Writing};
 use crate::sink::Output;
 
-/// Pages of each batch that are compressed to learn how well its pages compress: one of 32.
-const SAMPLE_PAGES: u64 = 16;
+/// Batches of each part that a sample is taken of; in a large dump many batches lie between them.
+const SAMPLED_BATCHES: u64 = 64;
+/// Pages of such a batch that are compressed to learn how well its pages compress: one of 64.
+const SAMPLE_PAGES: u64 = 8;
 /// Places in a batch that they are taken from.
 const SAMPLE_PLACES: usize = 4;
 /// Where parts may begin: crash counts pages of a part in words of 64 bits of the bitmap (diskdump.c).
@@ -70,25 +72,30 @@ impl Copying<'_> {
             return Ok(std::iter::once(0..end).collect());
         }
         let mut batch = Batch::default();
+        let batch_pages = (BATCH_BYTES >> self.image.machine.page_shift).max(1) as u64;
+        let batches = self.dumped.count() / batch_pages;
+        let every = (batches / u64::from(parts) / SAMPLED_BATCHES).max(1);
         // Bytes up to the end of each batch.
-        let mut sum = 0.0;
+        let (mut sum, mut page_bytes) = (0.0, 0.0);
         let mut marks: Vec<(u64, f64)> = Vec::new();
-        for plan in self.planner(0..end) {
+        for (i, plan) in (0..).zip(self.planner(0..end)) {
             let (pages, end) = (plan.pages, plan.pieces.last().map_or(0, |p| p.run.end_pfn()));
-            let sample = sample(&plan);
-            let sampled = sample.pages.max(1);
-            worker.pack(&mut batch, sample, self.packing)?;
-            let bytes: usize = batch.pages().iter().map(|page| stored_bytes(page.content())).sum();
-            batch.clear();
-            sum += bytes as f64 * pages as f64 / sampled as f64;
+            if i % every == 0 {
+                let sample = sample(&plan);
+                let sampled = sample.pages.max(1);
+                worker.pack(&mut batch, sample, self.packing)?;
+                let bytes: usize = batch.pages().iter().map(|page| stored_bytes(page.content())).sum();
+                batch.clear();
+                page_bytes = bytes as f64 / sampled as f64;
+            }
+            sum += page_bytes * pages as f64;
             marks.push((end, sum));
         }
         let mut ranges = Vec::new();
         let mut from = 0;
         for part in 1..parts {
             let wanted = sum * f64::from(part) / f64::from(parts);
-            let at = marks.iter().find(|(_, bytes)| *bytes >= wanted).map_or(end, |(pfn, _)| *pfn);
-            let to = (at / PART_PFNS * PART_PFNS).clamp(from, end);
+            let to = (cut_at(&marks, wanted) / PART_PFNS * PART_PFNS).clamp(from, end);
             ranges.push(from..to);
             from = to;
         }
@@ -142,6 +149,18 @@ impl Copying<'_> {
         let copied = scheduler::run(planner, self.packing, &mut writing, workers, batches, pool);
         part.pages = writing.pages;
         copied
+    }
+}
+
+/// The PFN up to which there are as many bytes as wanted; `marks` are sums up to PFNs. Within a batch bytes are taken as
+/// evenly spread.
+fn cut_at(marks: &[(u64, f64)], wanted: f64) -> u64 {
+    let i = marks.partition_point(|(_, bytes)| *bytes < wanted);
+    let (before, sum) = i.checked_sub(1).and_then(|i| marks.get(i)).copied().unwrap_or((0, 0.0));
+    match marks.get(i) {
+        Some(&(end, bytes)) if bytes > sum => before + ((end - before) as f64 * (wanted - sum) / (bytes - sum)) as u64,
+        Some(&(end, _)) => end,
+        None => before,
     }
 }
 

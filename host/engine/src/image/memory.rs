@@ -9,6 +9,10 @@ use crate::decode::Stored;
 
 /// Pages that are made at once.
 const AT_ONCE: usize = 64;
+/// Bytes up to which a read is one of a table's entry or of a list's link: the next one is often of the same page.
+const FEW: usize = 64;
+/// Largest page of which all is read for a few of its bytes.
+const CACHED_MAX: usize = 16 << 10;
 /// Pages that are remembered: whoever walks page tables or lists reads a few bytes of the same pages again and again.
 const SLOTS: usize = 64;
 
@@ -90,29 +94,42 @@ impl Image {
         failure
     }
 
-    /// Reads one page's bytes into `page`; false if the input does not have it.
-    fn read_page(&self, extent: &Extent, pfn: u64, page: &mut [u8]) -> bool {
-        if extent.kind != ExtentKind::STORED && extent.kind != ExtentKind::ENCODED {
+    /// Reads bytes of one page from byte `within` on; false if the input does not have it.
+    fn read_page(&self, extent: &Extent, pfn: u64, within: usize, out: &mut [u8]) -> bool {
+        if extent.kind == ExtentKind::ABSENT {
             // Pages that are left out of an input without zero pages, and without others, are zeros.
             let only_zero = ClassSet::default().with(Verdict::ZERO);
-            let zero = extent.kind == ExtentKind::ABSENT && self.machine.excluded == only_zero && !self.machine.incomplete;
+            let zero = self.machine.excluded == only_zero && !self.machine.incomplete;
             if zero {
-                page.fill(0);
+                out.fill(0);
             }
             return zero;
         }
-        let slot = usize::try_from(pfn).ok().and_then(|pfn| self.cache.0.get(pfn % SLOTS));
-        let mut slot = slot.map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some((_, kept)) = slot.as_ref().and_then(|s| s.as_ref()).filter(|(kept, _)| *kept == pfn) {
-            page.copy_from_slice(kept);
-            return true;
+        let Some(slot) = self.cache.0.get((pfn % SLOTS as u64) as usize) else { return false };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = slot.take().filter(|(kept, _)| *kept == pfn);
+        let (_, page) = match kept.or_else(|| self.make_page(extent, pfn).map(|page| (pfn, page))) {
+            Some(made) => slot.insert(made),
+            None => return false,
+        };
+        let bytes = page.get(within..).and_then(|bytes| bytes.get(..out.len()));
+        if let Some(bytes) = bytes {
+            out.copy_from_slice(bytes);
+        }
+        bytes.is_some()
+    }
+
+    /// One page of an extent that is not absent.
+    fn make_page(&self, extent: &Extent, pfn: u64) -> Option<Box<[u8]>> {
+        let mut page = vec![0u8; self.machine.page_size()].into_boxed_slice();
+        if extent.kind == ExtentKind::MAPPED {
+            let at = extent.offset + ((pfn - extent.first_pfn) << self.machine.page_shift);
+            let whole = self.sources.get(extent.source as usize)?.read_up_to(at, &mut page).0 == page.len();
+            return whole.then_some(page);
         }
         let mut good = [false];
-        self.make_pages(extent.kind, &[pfn], page, &mut good);
-        if let Some(slot) = slot.as_mut().filter(|_| good == [true]) {
-            **slot = Some((pfn, page.into()));
-        }
-        good == [true]
+        self.make_pages(extent.kind, &[pfn], &mut page, &mut good);
+        (good == [true]).then_some(page)
     }
 
     /// Reads physical memory; stops at the first page that the input does not have.
@@ -124,7 +141,12 @@ impl Image {
             let pfn = at >> shift;
             let Some(extent) = self.extent_of(pfn) else { break };
             let within = at - (extent.first_pfn << shift);
+            let within_page = (at & (page_size as u64 - 1)) as usize;
             if extent.kind == ExtentKind::MAPPED {
+                let few = rest.len() <= FEW && within_page + rest.len() <= page_size && page_size <= CACHED_MAX;
+                if few && self.read_page(extent, pfn, within_page, rest) {
+                    return done + rest.len();
+                }
                 let left = (extent.pages << shift) - within;
                 let len = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                 let (Some(room), Some(source)) = (rest.get_mut(..len), self.sources.get(extent.source as usize)) else { break };
@@ -135,9 +157,8 @@ impl Image {
                 }
                 continue;
             }
-            let within = (at & (page_size as u64 - 1)) as usize;
             let left = usize::try_from(extent.end_pfn() - pfn).unwrap_or(usize::MAX);
-            let whole = if within == 0 { (rest.len() / page_size).min(AT_ONCE).min(left) } else { 0 };
+            let whole = if within_page == 0 { (rest.len() / page_size).min(AT_ONCE).min(left) } else { 0 };
             if whole > 1 && matches!(extent.kind, ExtentKind::STORED | ExtentKind::ENCODED) {
                 let pfns: Vec<u64> = (pfn..pfn + whole as u64).collect();
                 let mut good = vec![false; whole];
@@ -149,13 +170,10 @@ impl Image {
                 }
                 continue;
             }
-            let mut page = vec![0u8; page_size];
-            if !self.read_page(extent, pfn, &mut page) {
+            let n = (page_size - within_page).min(rest.len());
+            if !rest.get_mut(..n).is_some_and(|to| self.read_page(extent, pfn, within_page, to)) {
                 break;
             }
-            let n = (page_size - within).min(rest.len());
-            let (Some(to), Some(from)) = (rest.get_mut(..n), page.get(within..within + n)) else { break };
-            to.copy_from_slice(from);
             done += n;
         }
         done
