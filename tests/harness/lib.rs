@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+pub mod images;
 pub mod inside;
 pub mod kdump;
 pub mod libs;

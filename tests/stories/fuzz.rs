@@ -11,10 +11,10 @@ use coresift_engine::profile::{self, Setting};
 use coresift_engine::progress::{Hidden, Progress};
 use coresift_engine::registry::Registry;
 use coresift_tests::vmcores::KDUMP_6_1;
-use coresift_tests::{built, coresift, scratch};
+use coresift_tests::{built, coresift, images, scratch};
 
 /// Damaged inputs of each format.
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 200;
 /// Far more than a sample of 4 MiB takes, however it is damaged.
 const SLOW: Duration = Duration::from_secs(20);
 
@@ -73,7 +73,11 @@ fn damaged_inputs_of_every_format_end_in_a_dump_or_an_error() {
         sample(folder.path(), "flattened", &["--flattened", "--compress", "snappy"]),
         sample(folder.path(), "elf", &["--writer", "elf"]),
         sample(folder.path(), "lime", &["--writer", "lime"]),
+        folder.path().join("sadump"),
+        folder.path().join("xen"),
     ];
+    images::sadump(&images::pages(2000), &[&samples[5]]);
+    images::xen_core(&images::pages(1000), &samples[6]);
     // Every page that is found is read and looked at.
     let settings: Vec<_> = ["compress.plugin=none", "compress.fallback=[]"].map(|s| Setting::parse(s).unwrap()).into();
     let profile = profile::open("plain", &settings).unwrap();

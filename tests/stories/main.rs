@@ -6,6 +6,7 @@ mod containment;
 mod corruption;
 mod crash;
 mod dump;
+mod firmware;
 mod formats;
 mod fuzz;
 mod incomplete;
