@@ -19,7 +19,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use coresift_sdk::{Block, ClassSet, Config, Error, Filter, Finding, Key, Manifest, Result, Setup, Stages, Value, Verdict};
+use coresift_sdk::{Block, Config, Error, Filter, Finding, Key, Manifest, Result, Setup, Stages, Value, Verdict};
 
 use crate::rules::Frame;
 use crate::xen::{FRAMES_AT_ONCE, Owner, Xen};
@@ -174,10 +174,8 @@ impl Others {
 }
 
 impl Filter for Others {
-    fn excludes(&self) -> ClassSet {
-        let none = ClassSet::default();
-        if self.free && self.xen.is_some() { none.with(Verdict::FREE) } else { none }
-    }
+    // `excludes` stays empty: the classes it names are those that a Linux kernel's `struct page` decides, and none describes
+    // this machine. makedumpfile's `-X` does not count as a dump level either.
 
     fn stages(&self) -> Stages {
         if self.xen.is_some() { Stages::CLASSIFY } else { Stages::default() }

@@ -170,27 +170,37 @@ impl Xen {
 
     /// Frames and domains whose nature is known must be judged so: else something was found that is not what it seems.
     fn check(&self, notes: &Notes) -> Result<(), String> {
-        let pointer = |name: &str| notes.symbol(name).map(|at| self.tables.u64(at).ok_or(format!("the variable {name} cannot be read")));
-        let (name, domain) = match (pointer("dom_xen"), pointer("domain_list")) {
-            (Some(Ok(at)), _) => ("dom_xen", at),
-            (_, Some(at)) => ("domain_list", at?),
-            (Some(Err(why)), None) => return Err(why),
-            (None, None) => return Err("VMCOREINFO_XEN has neither SYMBOL(dom_xen) nor SYMBOL(domain_list)".into()),
-        };
-        let owner = domain.checked_sub(DIRECT_MAP).and_then(|at| u32::try_from(if self.by_frame() { at / PAGE } else { at }).ok());
-        let who = owner.map_or(Owner::Unknown, |owner| self.resolve(owner));
-        if who == Owner::Unknown || (name == "dom_xen") != (who == Owner::Special) {
-            return Err(format!("{name} leads to {domain:#x}, where no such domain is"));
+        let list = notes.symbol("domain_list").ok_or("VMCOREINFO_XEN has no SYMBOL(domain_list)")?;
+        let first = self.tables.u64(list).ok_or("the variable domain_list cannot be read")?;
+        let dom0 = self.dom0(first, notes.number("OFFSET(domain.next_in_list)"));
+        let dom0 = dom0.ok_or_else(|| format!("there is no domain 0 in the list of domains that begins at {first:#x}"))?;
+        if let Some(at) = notes.symbol("dom_xen") {
+            let dom_xen = self.tables.u64(at).ok_or("the variable dom_xen cannot be read")?;
+            if self.domain_at(dom_xen) != Owner::Special {
+                return Err(format!("dom_xen leads to {dom_xen:#x}, where no such domain is"));
+            }
         }
         let frame = |vaddr: u64| self.tables.translate(vaddr).map(|leaf| leaf.paddr / PAGE);
-        let own = [("page table", Some(self.tables.root() / PAGE)), ("frame table", frame(self.table)), (name, frame(domain))];
+        let own = [("page table", Some(self.tables.root() / PAGE)), ("frame table", frame(self.table)), ("domain 0", frame(dom0))];
         for (what, pfn) in own {
-            let judged = pfn.and_then(|pfn| self.frames.index(pfn).map(|_| pfn)).map(|pfn| (pfn, self.one(pfn)));
-            if let Some((pfn, Some(frame))) = judged.filter(|(_, frame)| frame.is_some_and(|f| f != Frame::Xen)) {
+            if let Some((pfn, frame)) = pfn.and_then(|pfn| Some((pfn, self.one(pfn)?))).filter(|(_, frame)| *frame != Frame::Xen) {
                 return Err(format!("Xen's own {what} (PFN {pfn:#x}) would be taken for {frame:?}"));
             }
         }
         Ok(())
+    }
+
+    /// Address of domain 0 in the list of domains, which is in the order of their numbers (`domain_create`,
+    /// xen/common/domain.c). A damaged number would make a guest of it.
+    fn dom0(&self, first: u64, next: Option<u64>) -> Option<u64> {
+        let follow = |at: &u64| self.tables.u64(at.checked_add(next.filter(|n| *n <= PAGE - 8)?)?);
+        std::iter::successors(Some(first), follow).take(usize::from(LAST)).find(|at| self.domain_at(*at) == Owner::Dom0)
+    }
+
+    /// Which domain is at this address.
+    fn domain_at(&self, vaddr: u64) -> Owner {
+        let offset = vaddr.checked_sub(DIRECT_MAP).map(|at| if self.by_frame() { at / PAGE } else { at });
+        offset.and_then(|owner| u32::try_from(owner).ok()).map_or(Owner::Unknown, |owner| self.resolve(owner))
     }
 
     /// What one frame is.
@@ -277,8 +287,8 @@ impl Xen {
         let heap = self.tables.translate(vaddr).and_then(|leaf| match self.rules {
             Rules::Three { heap: Heap::Below(end), .. } => Some(leaf.paddr / PAGE < end),
             _ => {
-                let info = self.tables.read(self.table.wrapping_add((offset / PAGE).wrapping_mul(self.size)), self.size);
-                let count = self.count_info(info.get(self.table.wrapping_add((offset / PAGE).wrapping_mul(self.size)), self.size)?)?;
+                let at = self.table.wrapping_add((offset / PAGE).wrapping_mul(self.size));
+                let count = self.count_info(self.tables.read(at, self.size).get(at, self.size)?)?;
                 Some(count & XEN_HEAP != 0)
             }
         });
