@@ -80,11 +80,6 @@ impl Frames {
         })
         .collect()
     }
-
-    /// The index of one frame.
-    pub fn index(&self, pfn: u64) -> Option<u64> {
-        self.within(pfn, 1).first().map(|(_, _, index)| *index)
-    }
 }
 
 /// Leaves out frames that are mapped more than once: there one mapping is damaged, and nobody knows which.

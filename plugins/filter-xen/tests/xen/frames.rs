@@ -131,6 +131,19 @@ fn domain_0_must_be_found() {
 }
 
 #[test]
+fn members_are_where_the_note_says() {
+    let mut s = Synth::new((4, 17));
+    s.numbers.iter_mut().filter(|(key, _)| *key == "OFFSET(domain.domain_id)").for_each(|(_, at)| *at = 0x40);
+    for (i, id) in (0..).zip([0u16, 1, 0x7ff2]) {
+        s.put(DOMAINS + i, 0, &[9, 0]);
+        s.put(DOMAINS + i, 0x40, &id.to_le_bytes());
+    }
+    s.info(0x500, ALLOCATED | 1, GUEST);
+    s.info(0x501, ALLOCATED | 1, DOMAINS as u32);
+    assert_eq!(judge(s.open().as_ref(), 0x500, 2), [OTHER, KEPT]);
+}
+
+#[test]
 fn symbols_that_no_note_has_may_come_from_the_user() {
     let mut s = Synth::new((4, 17));
     s.info(0x500, ALLOCATED | 1, GUEST);

@@ -125,7 +125,7 @@ impl Synth {
             } else if old & 1 != 0 {
                 table = (old & 0xf_ffff_ffff_f000) / PAGE;
             } else {
-                self.put(table, at, &(self.next * PAGE | 0x63).to_le_bytes());
+                self.put(table, at, &((self.next * PAGE) | 0x63).to_le_bytes());
                 table = self.next;
                 self.next += 1;
             }
