@@ -131,6 +131,20 @@ fn domain_0_must_be_found() {
 }
 
 #[test]
+fn the_direct_map_may_have_pages_of_1_gib_and_of_4_kib() {
+    let guest = |map: &dyn Fn(&mut Synth)| {
+        let mut s = Synth::bare((4, 17));
+        map(&mut s);
+        s.info(0x500, ALLOCATED | 1, GUEST);
+        let filter = s.open();
+        assert_eq!(filter.findings(), []);
+        judge(filter.as_ref(), 0x4ff, 3)
+    };
+    assert_eq!(guest(&|s| s.map(DIRECT, 0, 2)), [KEPT, OTHER, KEPT]);
+    assert_eq!(guest(&|s| (0..0x800).for_each(|pfn| s.map(DIRECT + pfn * PAGE, pfn * PAGE, 0))), [KEPT, OTHER, KEPT]);
+}
+
+#[test]
 fn members_are_where_the_note_says() {
     let mut s = Synth::new((4, 17));
     s.numbers.iter_mut().filter(|(key, _)| *key == "OFFSET(domain.domain_id)").for_each(|(_, at)| *at = 0x40);

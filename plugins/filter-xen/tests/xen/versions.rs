@@ -189,6 +189,15 @@ fn xen_3() {
 }
 
 #[test]
+fn what_is_on_its_way_in_xen_3_stays_if_free_pages_do() {
+    let mut s = three((3, 2), true);
+    s.settings = vec![("exclude", Value::List(vec!["other-domain".into()]))];
+    s.info(0x500, 0, DOM0 * 4096);
+    s.info(0x501, 0, GUEST * 4096);
+    assert_eq!(judge(s.open().as_ref(), 0x500, 2), [KEPT, OTHER]);
+}
+
+#[test]
 fn xen_3_without_its_bitmap_or_heap_keeps_all() {
     for (name, version) in [("alloc_bitmap", (3, 4)), ("alloc_bitmap", (3, 2)), ("xenheap_phys_end", (3, 3))] {
         let filter = three(version, true).without(name).open();
