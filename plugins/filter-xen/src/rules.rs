@@ -41,7 +41,9 @@ pub const BELOW_CACHE: Layout = Layout { state: 55, broken: 1 << 57, scrub: 1 <<
 /// Since XSA-402.
 pub const NO_CACHE: Layout = Layout { state: 58, broken: 1 << 60, scrub: 1 << 63 | 1 << 57 };
 
-/// `PGC_state_offlined`, `PGC_state_free`; 0 = in use, 1 = in use, to go offline.
+/// `PGC_state_inuse`, `_offlining`, `_offlined`, `_free`.
+const IN_USE: u64 = 0;
+const OFFLINING: u64 = 1;
 const OFFLINED: u64 = 2;
 const FREE: u64 = 3;
 
@@ -85,18 +87,17 @@ pub fn xen4(count_info: u64, owner: u32, layout: Option<Layout>) -> Frame {
         return Frame::Xen;
     }
     if let Some(layout) = layout {
-        if count_info & layout.broken != 0 {
-            return Frame::Broken;
-        }
         let state = count_info >> layout.state & 3;
-        if state >= OFFLINED {
-            // Nobody has references to such a page (`free_heap_pages` of xen/common/page_alloc.c sets all of the word).
-            let rest = count_info & !(3 << layout.state | layout.scrub);
-            return match (rest, state) {
-                (0, FREE) => Frame::Free,
-                (0, _) => Frame::Offlined,
-                _ => Frame::Absurd,
-            };
+        // Nobody has references to a free or offlined page (`free_heap_pages` of xen/common/page_alloc.c sets all of the
+        // word), and what is broken is also on its way out of use (`mark_page_offline`).
+        let unused = count_info & !(3 << layout.state | layout.scrub | layout.broken) == 0;
+        match (state, count_info & layout.broken != 0) {
+            (IN_USE, false) | (OFFLINING, false) => {}
+            (OFFLINING, true) => return Frame::Broken,
+            (OFFLINED, true) if unused => return Frame::Broken,
+            (OFFLINED, false) if unused => return Frame::Offlined,
+            (FREE, false) if unused => return Frame::Free,
+            _ => return Frame::Absurd,
         }
     }
     match owner {

@@ -117,10 +117,13 @@ fn pages_of_what_is_no_domain_are_kept() {
     s.info(0x502, ALLOCATED | 1, u32::MAX); // behind all memory
     s.info(0x503, 3 << 58 | 1, 0); // free, but referenced
     s.info(0x504, 2 << 58 | 1, 0); // offlined, but referenced
+    s.info(0x505, 1 << 60 | ALLOCATED | 1, GUEST); // broken, but neither offlined nor about to be
+    s.info(0x506, 1 << 60 | 3 << 58, 0); // the same, and free
+    s.info(0x507, 1 << 60 | 2 << 58 | 1, 0); // offlined, but referenced
     let filter = s.open();
-    assert_eq!(judge(filter.as_ref(), 0x500, 6), [OTHER, KEPT, KEPT, KEPT, KEPT, OTHER]);
+    assert_eq!(judge(filter.as_ref(), 0x500, 9), [OTHER, KEPT, KEPT, KEPT, KEPT, KEPT, KEPT, KEPT, OTHER]);
     let (ownerless, absurd) = (finding(filter.as_ref(), "is no domain"), finding(filter.as_ref(), "contradicts itself"));
-    assert_eq!((ownerless.pages, absurd.pages, ownerless.weakens), (2, 2, false));
+    assert_eq!((ownerless.pages, absurd.pages, ownerless.weakens), (2, 5, false));
     // A number that no domain has.
     let mut s = machine();
     s.put(DOMAINS + 1, 0, &0x7ff4u16.to_le_bytes());
@@ -139,7 +142,7 @@ fn a_block_with_many_contradictions_is_kept() {
     assert_eq!(judge(filter.as_ref(), 0x600, 0x100), [Verdict::FREE; 0x100]);
     assert_eq!(filter.findings(), []);
     let mut s = machine();
-    s.infos(0x500..0x540, ALLOCATED | 1 << 60, 0);
+    s.infos(0x500..0x540, ALLOCATED | 1 << 60 | 1 << 58, 0);
     let why = try_judge(s.open().as_ref(), 0x500, 0x200).unwrap_err().to_string();
     assert!(why.contains("64 of 512 struct page_info say that their page is broken"), "{why}");
 }

@@ -46,16 +46,16 @@ fn check(version: (u64, u64), free: u64, table: &[(u64, u32, Verdict)]) {
 fn xen_4_before_the_cache_attributes_went() {
     for version in [(4, 0), (4, 2), (4, 12), (4, 13), (4, 16)] {
         let table = [
-            (3 << 55, 9, Verdict::FREE),                        // the owner is the order of the block then
-            (3 << 55 | ALLOCATED, 0, Verdict::FREE),            // to be scrubbed
-            (2 << 55, 0, Verdict::OFFLINE),                     // offlined
-            (1 << 55 | ALLOCATED | 1, DOM0, KEPT),              // to go offline
-            (1 << 55 | ALLOCATED | 1, GUEST, OTHER),            // the same of the guest
-            (2 << 55 | 1 << 57, 0, Verdict::HWPOISON),          // offlined, since it is broken
-            (1 << 57 | ALLOCATED | 1, DOM0, Verdict::HWPOISON), // broken
-            (3 << 55 | HEAP, 0, KEPT),                          // the heap's bit goes first
-            (3 << 58 | ALLOCATED | 1, DOM0, KEPT),              // cache attributes: "free" since XSA-402
-            (1 << 60 | ALLOCATED | 1, DOM0, KEPT),              // cache attributes: "broken" since XSA-402
+            (3 << 55, 9, Verdict::FREE),                                  // the owner is the order of the block then
+            (3 << 55 | ALLOCATED, 0, Verdict::FREE),                      // to be scrubbed
+            (2 << 55, 0, Verdict::OFFLINE),                               // offlined
+            (1 << 55 | ALLOCATED | 1, DOM0, KEPT),                        // to go offline
+            (1 << 55 | ALLOCATED | 1, GUEST, OTHER),                      // the same of the guest
+            (2 << 55 | 1 << 57, 0, Verdict::HWPOISON),                    // offlined, since it is broken
+            (1 << 57 | 1 << 55 | ALLOCATED | 1, DOM0, Verdict::HWPOISON), // broken
+            (3 << 55 | HEAP, 0, KEPT),                                    // the heap's bit goes first
+            (3 << 58 | ALLOCATED | 1, DOM0, KEPT),                        // cache attributes: "free" since XSA-402
+            (1 << 60 | ALLOCATED | 1, DOM0, KEPT),                        // cache attributes: "broken" since XSA-402
             (7 << 58 | ALLOCATED | 1, GUEST, OTHER),
         ];
         check(version, 3 << 55, &table);
@@ -73,7 +73,7 @@ fn xen_4_since() {
             (1 << 58 | ALLOCATED | 1, DOM0, KEPT),
             (1 << 58 | ALLOCATED | 1, GUEST, OTHER),
             (2 << 58 | 1 << 60, 0, Verdict::HWPOISON),
-            (1 << 60 | ALLOCATED | 1, DOM0, Verdict::HWPOISON),
+            (1 << 60 | 1 << 58 | ALLOCATED | 1, DOM0, Verdict::HWPOISON),
             (3 << 58 | HEAP, 0, KEPT),
             (1 << 57 | ALLOCATED | 1, DOM0, KEPT), // PGC_extra or PGC_shadowed_pt: "broken" before XSA-402
         ];
@@ -117,7 +117,8 @@ fn only_what_is_named_goes() {
     let only = |names: &[&str]| {
         let mut s = Synth::new((4, 17));
         s.settings = vec![("exclude", Value::List(names.iter().map(|n| (*n).to_owned()).collect()))];
-        for (pfn, (count, owner)) in (0x500..).zip([(ALLOCATED | 1, GUEST), (ALLOCATED | 1, IO), (3 << 58, 0), (1 << 60, 0), (2 << 58, 0)])
+        for (pfn, (count, owner)) in
+            (0x500..).zip([(ALLOCATED | 1, GUEST), (ALLOCATED | 1, IO), (3 << 58, 0), (1 << 60 | 2 << 58, 0), (2 << 58, 0)])
         {
             s.info(pfn, count, owner);
         }
