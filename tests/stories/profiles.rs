@@ -24,7 +24,7 @@ fn refused(text: &str, place: &str, texts: &[&str]) {
 fn shipped_profiles_are_good_and_open_with_three_lines_of_comment() {
     let list = coresift(["--json", "profiles", "list"]).status(0).json();
     let profiles = list["profiles"].as_array().unwrap();
-    for name in ["kdump", "fast", "small", "plain"] {
+    for name in ["kdump", "fast", "small", "plain", "xen"] {
         let profile = profiles.iter().find(|p| p["name"] == name).unwrap();
         assert_eq!(profile["comment"].as_array().unwrap().len(), 3, "{profile}");
         let run = coresift(["profiles", "check", name]).status(0);

@@ -27,7 +27,8 @@ const CANDIDATES_MAX: usize = 16;
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let text = std::fs::read(path).map_err(|e| Error::io("cannot read the VMCOREINFO file", path, &e))?;
     let info = Vmcoreinfo::parse(&text);
-    if info.release().is_none() && info.size("page").is_none() {
+    // A hypervisor's has frames where Linux has pages.
+    if info.release().is_none() && info.size("page").or_else(|| info.size("page_info")).is_none() {
         let message = format!("{}: no VMCOREINFO lines: neither OSRELEASE= nor SIZE(page)=", path.display());
         return Err(Error::usage(message).hint("give a text of KEY=VALUE lines, as `makedumpfile -g FILE -x vmlinux` writes"));
     }

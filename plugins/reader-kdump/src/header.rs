@@ -122,7 +122,9 @@ impl Header {
         let utsname = UtsName { sysname, nodename, release, version, machine, domainname };
         let Some((layout, main)) = find_layout(&bytes, &utsname.machine) else {
             let message = format!("{name}: the header makes no sense: no byte order and word size gives a page size and bitmaps");
-            return Err(Error::format(message).at_offset(0).hint("the file is damaged; coresift repair may find pages in it"));
+            return Err(Error::format(message)
+                .at_offset(0)
+                .hint("the file is damaged at its beginning: copy it again from where it was written"));
         };
         let mut header = Self {
             layout,
@@ -205,16 +207,9 @@ impl Header {
         })
     }
 
-    /// i386 packs 64-bit fields to 4 bytes, all other 32-bit machines pad them to 8. The name of the machine tells, and
-    /// where it is missing the one in which VMCOREINFO lies in the sub-header's blocks.
+    /// i386 packs 64-bit fields to 4 bytes, all other 32-bit machines pad them to 8; QEMU packs them for all machines. So
+    /// that layout is taken in which VMCOREINFO or the notes lie in the sub-header's blocks, and else the machine's name tells.
     fn packed_or_padded(&self, sub: &[u8]) -> Words {
-        let machine = self.utsname.machine.as_str();
-        if machine.starts_with('i') && machine.ends_with("86") {
-            return Words::Packed;
-        }
-        if !machine.is_empty() {
-            return Words::Padded;
-        }
         let end = self.block * (1 + u64::from(self.sub_blocks));
         let inside = |words: Words| {
             let mut f = Fields::new(Layout { words, ..self.layout }, sub, 0);
@@ -222,7 +217,14 @@ impl Header {
             let (first, _, second) = (f.long_long(), f.long(), f.long_long());
             [first, second].iter().any(|at| (self.block..end).contains(at))
         };
-        if inside(Words::Packed) && !inside(Words::Padded) { Words::Packed } else { Words::Padded }
+        match (inside(Words::Packed), inside(Words::Padded)) {
+            (true, false) => Words::Packed,
+            (false, true) => Words::Padded,
+            _ => {
+                let machine = self.utsname.machine.as_str();
+                if machine.starts_with('i') && machine.ends_with("86") { Words::Packed } else { Words::Padded }
+            }
+        }
     }
 
     /// Offset of the bitmaps.

@@ -87,6 +87,7 @@ impl Dump {
             let zero_at = data_at.filter(|at| self.is_zero_block(source, *at)).unwrap_or(0);
             if let (Some(size), Some(data_at)) = (source.size(), data_at)
                 && size < data_at
+                && here > 0
             {
                 self.machine.incomplete = true;
                 self.machine.warnings.push(format!(
@@ -250,6 +251,9 @@ impl Reader for Dump {
     }
 }
 
+/// Seconds between the headers of a set's parts at most: whoever writes them one by one takes the time for each.
+const PARTS_TIME_MAX: u64 = 3600;
+
 /// Checks that the files are parts of one dump.
 fn one_set(files: &[(Source, Header)]) -> Result<()> {
     let Some((first_source, first)) = files.first() else { return Ok(()) };
@@ -258,8 +262,10 @@ fn one_set(files: &[(Source, Header)]) -> Result<()> {
             let message = format!("{}: a whole dump, not a part of a split one", source.name());
             return Err(Error::unsupported(message).hint("give one dump, or all parts of one split dump"));
         }
-        let key = |h: &Header| (h.layout, h.block, h.max_mapnr, h.time, h.bitmap_blocks, h.utsname.clone());
-        if key(header) != key(first) {
+        let key = |h: &Header| (h.layout, h.block, h.max_mapnr, h.bitmap_blocks, h.utsname.clone());
+        let told = |h: &Header| !h.vmcoreinfo.is_empty();
+        let other_kernel = told(header) && told(first) && header.vmcoreinfo != first.vmcoreinfo;
+        if key(header) != key(first) || header.time.abs_diff(first.time) > PARTS_TIME_MAX || other_kernel {
             let message = format!("{} and {} are parts of different dumps", first_source.name(), source.name());
             return Err(Error::format(message).hint("give the parts of one split dump"));
         }

@@ -7,6 +7,8 @@ use crate::layout::Layout;
 
 /// Name of the note with the kernel's description of itself (Documentation/admin-guide/kdump/vmcoreinfo.rst).
 const VMCOREINFO: &[u8] = b"VMCOREINFO\0";
+/// Name of the same of a Xen hypervisor (xen/include/xen/elfcore.h).
+const VMCOREINFO_XEN: &[u8] = b"VMCOREINFO_XEN\0";
 /// Type of the note with a CPU's registers (include/uapi/linux/elf.h).
 const NT_PRSTATUS: u32 = 1;
 /// Bytes of a note's header.
@@ -14,7 +16,7 @@ const NOTE_HEADER: usize = 12;
 
 /// A row: the machine's name, its `e_machine` (ELF specification), and `sizeof(struct elf_prstatus)`, by which a dump
 /// without a name is told (QEMU writes none); 0 where another machine has the same.
-const MACHINES: [(&str, u16, usize); 14] = [
+const MACHINES: [(&str, u16, usize); 16] = [
     ("x86_64", 62, 336),
     ("i686", 3, 144),
     ("i586", 3, 0),
@@ -25,8 +27,11 @@ const MACHINES: [(&str, u16, usize); 14] = [
     ("ppc64le", 21, 504),
     ("ppc64", 21, 504),
     ("ppc", 20, 268),
+    // As QEMU 7.2 and 10 write it.
+    ("ppc", 20, 328),
     ("s390x", 22, 336),
     ("riscv64", 243, 376),
+    ("riscv32", 243, 204),
     ("loongarch64", 258, 480),
     ("mips64", 8, 0),
 ];
@@ -38,6 +43,8 @@ struct Notes {
     cpus: u32,
     /// length of the first register note
     prstatus: usize,
+    /// the dump of a hypervisor: its pages are frames of the host
+    xen: bool,
 }
 
 impl Notes {
@@ -53,6 +60,8 @@ impl Notes {
             let (Some(name), Some(desc)) = (name, desc) else { break };
             if name == VMCOREINFO && notes.vmcoreinfo.is_empty() {
                 notes.vmcoreinfo = desc.to_vec();
+            } else if name == VMCOREINFO_XEN {
+                notes.xen = true;
             } else if kind == NT_PRSTATUS && name == b"CORE\0" {
                 notes.cpus = notes.cpus.saturating_add(1);
                 notes.prstatus = if notes.prstatus == 0 { desc_len } else { notes.prstatus };
@@ -112,13 +121,15 @@ pub fn machine(header: &Header, parts: usize) -> Machine {
         notes: header.notes.clone(),
         vmcoreinfo,
         erased: header.erased.clone(),
+        hypervisor: notes.xen,
         warnings,
         ..Machine::default()
     }
 }
 
 fn architecture(header: &Header, prstatus: usize) -> (String, u16) {
-    let name = header.utsname.machine.as_str();
+    // QEMU writes this name, or none.
+    let name = Some(header.utsname.machine.as_str()).filter(|name| *name != "Unknown").unwrap_or_default();
     let by_name = MACHINES.iter().find(|(known, _, _)| *known == name);
     // Names with a version (armv6l, mips64el) count as the machine they begin with.
     let by_prefix = || MACHINES.iter().rev().find(|(known, _, _)| !name.is_empty() && name.starts_with(known.trim_end_matches("v7l")));
@@ -130,5 +141,29 @@ fn architecture(header: &Header, prstatus: usize) -> (String, u16) {
     match MACHINES.iter().find(fits) {
         Some((known, elf, _)) if name.is_empty() => ((*known).to_owned(), *elf),
         _ => (name.to_owned(), 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &[u8], kind: u32, desc: &[u8]) -> Vec<u8> {
+        let mut bytes = [name.len() as u32, desc.len() as u32, kind].map(u32::to_le_bytes).concat();
+        for part in [name, desc] {
+            bytes.extend_from_slice(part);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_notes_of_a_hypervisor_say_whose_frames_they_are() {
+        let layout = Layout { big_endian: false, words: crate::layout::Words::Wide };
+        let linux = [note(b"CORE\0", 1, &[0; 336]), note(b"VMCOREINFO\0", 0, b"PAGESIZE=4096\n")].concat();
+        let xen = [linux.as_slice(), &note(b"VMCOREINFO_XEN\0", 0, b"SIZE(page_info)=32\n")].concat();
+        let (linux, xen) = (Notes::walk(&linux, layout), Notes::walk(&xen, layout));
+        assert!(!linux.xen && xen.xen);
+        assert_eq!((linux.cpus, linux.prstatus, linux.vmcoreinfo), (1, 336, b"PAGESIZE=4096\n".to_vec()));
     }
 }

@@ -61,7 +61,7 @@ impl Hypervisor {
         // Domain 0's Linux leaves a VMCOREINFO in memory, and its `struct page`s are by PFN of domain 0: a host that went by
         // them would leave out machine frames by the classes of other pages.
         machine.hypervisor = true;
-        let hint = "no kernel decides which of the machine's pages are kept; view = \"dom0\" has domain 0's alone";
+        let hint = "no kernel decides which of the machine's pages are kept: --profile xen leaves out other domains; view = \"dom0\" has domain 0's alone";
         machine.warnings.push(hint.into());
         let extents = elf.extents();
         Ok(Self { source, elf, machine, extents, crash, ctx })

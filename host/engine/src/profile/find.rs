@@ -14,11 +14,12 @@ const SITE_DIR: &str = "/etc/coresift/profiles";
 const DEPTH_MAX: usize = 16;
 
 /// The shipped profiles, so that the executable works alone.
-const SHIPPED: [(&str, &str); 4] = [
+const SHIPPED: [(&str, &str); 5] = [
     ("kdump", include_str!("../../../../profiles/kdump.toml")),
     ("fast", include_str!("../../../../profiles/fast.toml")),
     ("small", include_str!("../../../../profiles/small.toml")),
     ("plain", include_str!("../../../../profiles/plain.toml")),
+    ("xen", include_str!("../../../../profiles/xen.toml")),
 ];
 
 /// A profile's text and where it comes from.
