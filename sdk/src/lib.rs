@@ -60,6 +60,7 @@
 //! [`abi`] the stable ABI underneath (nothing an author needs)
 
 pub mod abi;
+pub mod arch;
 pub mod config;
 pub mod error;
 mod export;

@@ -1,36 +1,12 @@
 //! The machine that crashed, by the ELF header and VMCOREINFO.
 
-use coresift_sdk::{Machine, UtsName, vmcoreinfo_value};
-use goblin::elf::header::{
-    EM_386, EM_AARCH64, EM_ARM, EM_IA_64, EM_LOONGARCH, EM_MIPS, EM_PPC, EM_PPC64, EM_RISCV, EM_S390, EM_SPARCV9, EM_X86_64,
-};
-
 use crate::header::FileHeader;
 use crate::notes::Notes;
-
-/// Smallest page size of Linux.
-const MIN_PAGE_SIZE: u64 = 4 << 10;
-
-/// Largest page size that is believed; Linux has up to 256 KiB.
-pub const MAX_PAGE_SIZE: u64 = 1 << 20;
+use coresift_sdk::arch::{self, Architecture, is_page_size};
+use coresift_sdk::{Machine, UtsName, vmcoreinfo_value};
 
 /// Longest field of `struct new_utsname`, without its NUL (`__NEW_UTS_LEN`, include/uapi/linux/utsname.h).
 const UTS_LEN: usize = 64;
-
-/// What an `e_machine` means.
-struct Architecture {
-    /// as `uname -m` says; empty if unknown
-    name: &'static str,
-    word_bits: u32,
-    page_size: u64,
-    /// no kernel of this architecture has another page size
-    fixed: bool,
-}
-
-/// True for a power of two from 4 KiB to 1 MiB.
-pub fn is_page_size(bytes: u64) -> bool {
-    bytes.is_power_of_two() && (MIN_PAGE_SIZE..=MAX_PAGE_SIZE).contains(&bytes)
-}
 
 /// One line for people, such as `ELF64 vmcore of x86_64`.
 pub fn describe(header: &FileHeader) -> String {
@@ -85,7 +61,7 @@ fn format_name(header: &FileHeader) -> String {
 fn find_page_size(arch: &Architecture, vmcoreinfo: &[u8], setting: u64, warnings: &mut Vec<String>) -> u64 {
     if let Some(text) = vmcoreinfo_value(vmcoreinfo, "PAGESIZE") {
         match text.trim().parse() {
-            Ok(size) if arch.fixed && is_page_size(size) && size != arch.page_size => {
+            Ok(size) if !arch.page_size_varies && is_page_size(size) && size != arch.page_size => {
                 let (name, own) = (arch.name, arch.page_size);
                 warnings.push(format!("VMCOREINFO says PAGESIZE={size}, which {name} cannot have: damaged; {own} is taken"));
                 return own;
@@ -102,7 +78,7 @@ fn find_page_size(arch: &Architecture, vmcoreinfo: &[u8], setting: u64, warnings
     if setting != 0 {
         return setting;
     }
-    if !arch.fixed {
+    if arch.page_size_varies {
         let name = if arch.name.is_empty() { "an unknown architecture" } else { arch.name };
         let size = arch.page_size;
         warnings.push(format!("the input does not tell its page size: {size} is taken for {name}; the key page_size changes it"));
@@ -119,26 +95,16 @@ fn uts_field(text: &str) -> String {
     field
 }
 
-/// The machines that Linux dumps. Some have two names for one `e_machine`, by class or byte order; the class says the
-/// word size only where both exist, since kexec writes ELF64 for 32-bit machines with more than 4 GiB too.
+/// The architecture of a header; one without a name if it is unknown.
 fn architecture(header: &FileHeader) -> Architecture {
     let class = header.class_bits();
-    let by_class = |wide, narrow| if class == 64 { wide } else { narrow };
-    let by_order = |big, little| if header.big_endian() { big } else { little };
-    let (name, word_bits, page_size, fixed) = match header.machine {
-        EM_X86_64 => ("x86_64", 64, 4096, true),
-        EM_386 => ("i686", 32, 4096, true),
-        EM_ARM => (by_order("armv7b", "armv7l"), 32, 4096, true),
-        EM_AARCH64 => (by_order("aarch64_be", "aarch64"), 64, 4096, false),
-        EM_PPC64 => (by_order("ppc64", "ppc64le"), 64, 65536, false),
-        EM_PPC => ("ppc", 32, 4096, false),
-        EM_S390 => (by_class("s390x", "s390"), class, 4096, true),
-        EM_RISCV => (by_class("riscv64", "riscv32"), class, 4096, true),
-        EM_LOONGARCH => (by_class("loongarch64", "loongarch32"), class, 16384, false),
-        EM_MIPS => (by_class("mips64", "mips"), class, 4096, false),
-        EM_IA_64 => ("ia64", 64, 16384, false),
-        EM_SPARCV9 => ("sparc64", 64, 8192, true),
-        _ => ("", class, 4096, false),
+    let unknown = Architecture {
+        name: "",
+        elf_machine: header.machine,
+        word_bits: class,
+        big_endian: header.big_endian(),
+        page_size: 4096,
+        page_size_varies: true,
     };
-    Architecture { name, word_bits, page_size, fixed }
+    arch::by_elf(header.machine, class, header.big_endian()).copied().unwrap_or(unknown)
 }

@@ -3,7 +3,7 @@
 //!
 //! All that knows the format is in [`coresift_elf`], which other readers of ELF files share; this is the plugin around it.
 
-use coresift_sdk::{Error, ErrorKind, Key, Manifest, Parts, Reader, Result, Score, Setup, Source};
+use coresift_sdk::{ErrorKind, Manifest, Parts, Reader, Result, Score, Setup, Source, arch};
 
 use coresift_elf::header::FileHeader;
 use coresift_elf::image::ElfImage;
@@ -11,15 +11,8 @@ use coresift_elf::machine;
 
 /// What this plugin says about itself.
 pub fn manifest() -> Manifest {
-    Manifest::reader("elf", env!("CARGO_PKG_VERSION"), "reads ELF vmcores (kdump, QEMU, libvirt)", &["ELF64 vmcore", "ELF32 vmcore"]).key(
-        Key::size(
-            "page_size",
-            0,
-            0,
-            machine::MAX_PAGE_SIZE,
-            "page size of the crashed machine where the input does not tell it; 0 = by architecture",
-        ),
-    )
+    Manifest::reader("elf", env!("CARGO_PKG_VERSION"), "reads ELF vmcores (kdump, QEMU, libvirt)", &["ELF64 vmcore", "ELF32 vmcore"])
+        .key(arch::page_size_key())
 }
 
 /// Says whether the input is an ELF vmcore, or each part of it is one; looks at the ELF headers only.
@@ -28,6 +21,9 @@ pub fn manifest() -> Manifest {
 /// The input cannot be read.
 pub fn probe(sources: &[Source]) -> Result<Score> {
     let mut what = String::new();
+    if sources.is_empty() {
+        return Ok(Score::no("no input"));
+    }
     for source in sources {
         match FileHeader::read(source) {
             Ok(header) => what = machine::describe(&header),
@@ -45,11 +41,7 @@ pub fn probe(sources: &[Source]) -> Result<Score> {
 /// # Errors
 /// It is none, or nothing of the machine's memory can be found in it.
 pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
-    let page_size = setup.config.size("page_size")?;
-    if page_size != 0 && !machine::is_page_size(page_size) {
-        let message = format!("key `page_size`: {page_size} is not a power of two from 4 KiB on");
-        return Err(Error::new(ErrorKind::Config, message));
-    }
+    let page_size = arch::page_size(&setup.config)?;
     let open = |source: &Source| Ok(Box::new(ElfImage::open(source.clone(), page_size)?) as Box<dyn Reader>);
     Parts::join(&setup.sources, setup.sources.iter().map(open).collect::<Result<_>>()?)
 }

@@ -1,6 +1,6 @@
 //! The machine that crashed, by the headers and the notes.
 
-use coresift_sdk::{ClassSet, Machine, Verdict, codec, vmcoreinfo_value};
+use coresift_sdk::{ClassSet, Machine, Verdict, arch, codec, vmcoreinfo_value};
 
 use crate::header::{EXCLUDED_VMEMMAP, Header, INCOMPLETE};
 use crate::layout::Layout;
@@ -14,26 +14,21 @@ const NT_PRSTATUS: u32 = 1;
 /// Bytes of a note's header.
 const NOTE_HEADER: usize = 12;
 
-/// A row: the machine's name, its `e_machine` (ELF specification), and `sizeof(struct elf_prstatus)`, by which a dump
-/// without a name is told (QEMU writes none); 0 where another machine has the same.
-const MACHINES: [(&str, u16, usize); 16] = [
-    ("x86_64", 62, 336),
-    ("i686", 3, 144),
-    ("i586", 3, 0),
-    ("i386", 3, 0),
-    ("aarch64", 183, 392),
-    ("armv7l", 40, 148),
-    ("arm", 40, 0),
-    ("ppc64le", 21, 504),
-    ("ppc64", 21, 504),
-    ("ppc", 20, 268),
+/// `sizeof(struct elf_prstatus)` in bytes, by which the machine of a dump without a name is told (QEMU writes none).
+const PRSTATUS: [(&str, usize); 12] = [
+    ("x86_64", 336),
+    ("i686", 144),
+    ("aarch64", 392),
+    ("armv7l", 148),
+    ("ppc64le", 504),
+    ("ppc64", 504),
+    ("ppc", 268),
     // As QEMU 7.2 and 10 write it.
-    ("ppc", 20, 328),
-    ("s390x", 22, 336),
-    ("riscv64", 243, 376),
-    ("riscv32", 243, 204),
-    ("loongarch64", 258, 480),
-    ("mips64", 8, 0),
+    ("ppc", 328),
+    ("s390x", 336),
+    ("riscv64", 376),
+    ("riscv32", 204),
+    ("loongarch64", 480),
 ];
 
 /// What the notes say.
@@ -123,23 +118,18 @@ pub fn machine(header: &Header, parts: usize) -> Machine {
         erased: header.erased.clone(),
         hypervisor: notes.xen,
         warnings,
-        ..Machine::default()
     }
 }
 
 fn architecture(header: &Header, prstatus: usize) -> (String, u16) {
     // QEMU writes this name, or none.
     let name = Some(header.utsname.machine.as_str()).filter(|name| *name != "Unknown").unwrap_or_default();
-    let by_name = MACHINES.iter().find(|(known, _, _)| *known == name);
-    // Names with a version (armv6l, mips64el) count as the machine they begin with.
-    let by_prefix = || MACHINES.iter().rev().find(|(known, _, _)| !name.is_empty() && name.starts_with(known.trim_end_matches("v7l")));
-    if let Some((_, elf, _)) = by_name.or_else(by_prefix) {
-        return (name.to_owned(), *elf);
+    if let Some(known) = arch::by_name(name) {
+        return (name.to_owned(), known.elf_machine);
     }
-    let big = |known: &str| matches!(known, "s390x" | "ppc64" | "ppc");
-    let fits = |(known, _, size): &&(&str, u16, usize)| *size != 0 && *size == prstatus && big(known) == header.layout.big_endian;
-    match MACHINES.iter().find(fits) {
-        Some((known, elf, _)) if name.is_empty() => ((*known).to_owned(), *elf),
+    let machines = PRSTATUS.iter().filter(|(_, size)| *size == prstatus).filter_map(|(known, _)| arch::by_name(known));
+    match machines.into_iter().find(|known| known.big_endian == header.layout.big_endian) {
+        Some(known) if name.is_empty() => (known.name.to_owned(), known.elf_machine),
         _ => (name.to_owned(), 0),
     }
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Mutex;
 
-use coresift_sdk::{Error, ErrorKind, Extent, Machine, PageState, Reader, Result, Source};
+use coresift_sdk::{Error, ErrorKind, Extent, Machine, PageState, Reader, Result, Source, arch};
 
 use crate::frames::{Block, Cursor};
 use crate::header::Head;
 use crate::layout;
-use crate::machine;
 use crate::ranges::{Data, Range, Ranges};
 
 /// Cursors kept between calls: about one a thread, and some for pages that are asked for alone. Each has some 300 KiB.
@@ -34,7 +33,7 @@ impl LimeImage {
     pub fn open(source: Source, arch: &str, page_size: u64) -> Result<Self> {
         // The byte order of the headers is all that the file says of the machine.
         let big_endian = matches!(Head::read(&source, 0)?, Head::Range(first) if first.big_endian);
-        let mut machine = machine::machine(arch, page_size, big_endian);
+        let mut machine = machine(arch, page_size, big_endian);
         let ranges = Ranges::read(&source, machine.page_shift, &mut machine.warnings)?;
         machine.incomplete = ranges.incomplete;
         machine.format = if ranges.blocks.is_empty() { "LiME image" } else { "AVML image" }.into();
@@ -107,6 +106,23 @@ impl LimeImage {
             cursors.push(cursor);
         }
     }
+}
+
+/// The machine by the settings `arch` and `page_size`. `big_endian` is the byte order of the file's headers, which LiME
+/// writes as the machine has them.
+fn machine(name: &str, page_size: u64, big_endian: bool) -> Machine {
+    let named = arch::by_name(name);
+    let Some(taken) = named.or_else(|| arch::usual(big_endian)) else { return Machine::default() };
+    let mut machine = taken.machine(page_size);
+    if named.is_none() {
+        let given = taken.name;
+        let warning = format!("the image does not tell its architecture: {given} is taken (--set input.reader=lime --set input.arch=NAME)");
+        machine.warnings.insert(0, warning);
+    } else if big_endian && !taken.big_endian {
+        let warning = format!("the headers are big endian, which a {name} is not: is the setting arch right?");
+        machine.warnings.insert(0, warning);
+    }
+    machine
 }
 
 impl Reader for LimeImage {

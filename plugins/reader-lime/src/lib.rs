@@ -23,7 +23,6 @@
 //! | [`ranges`] | all headers of a file, up to its end or to where it is damaged |
 //! | [`frames`] | a compressed range: an index of its chunks, and decoding of those that are asked for |
 //! | [`layout`] | from ranges in any order to ascending, disjoint extents of pages |
-//! | [`machine`] | architectures by name |
 //! | [`image`] | the reader itself: joins the above |
 //!
 //! Nothing in the input is trusted; what is damaged or cut costs its own pages and no others.
@@ -32,10 +31,9 @@ pub mod frames;
 pub mod header;
 pub mod image;
 pub mod layout;
-pub mod machine;
 pub mod ranges;
 
-use coresift_sdk::{Error, ErrorKind, Key, Manifest, Parts, Reader, Result, Score, Setup, Source};
+use coresift_sdk::{Manifest, Parts, Reader, Result, Score, Setup, Source, arch};
 
 use crate::header::Head;
 use crate::image::LimeImage;
@@ -43,8 +41,8 @@ use crate::image::LimeImage;
 /// What this plugin says about itself.
 pub fn manifest() -> Manifest {
     Manifest::reader("lime", env!("CARGO_PKG_VERSION"), "reads LiME and AVML memory images", &["LiME image", "AVML image"])
-        .key(Key::choice("arch", machine::AUTO, &machine::choices(), "architecture of the machine, which the image does not tell"))
-        .key(Key::size("page_size", 0, 0, machine::MAX_PAGE_SIZE, "page size of the machine; 0 = by architecture"))
+        .key(arch::arch_key())
+        .key(arch::page_size_key())
 }
 
 /// Says whether the input is a LiME or AVML image, or each part of it is one; looks at the first header only.
@@ -69,13 +67,8 @@ pub fn probe(sources: &[Source]) -> Result<Score> {
 /// # Errors
 /// It is none, or its first range makes no sense.
 pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
-    let page_size = setup.config.size("page_size")?;
-    if page_size != 0 && !machine::is_page_size(page_size) {
-        let message = format!("key `page_size`: {page_size} is not a power of two from 4 KiB on");
-        return Err(Error::new(ErrorKind::Config, message));
-    }
-    let arch = setup.config.text("arch")?;
-    let open = |source: &Source| Ok(Box::new(LimeImage::open(source.clone(), arch, page_size)?) as Box<dyn Reader>);
+    let (name, page_size) = (setup.config.text("arch")?, arch::page_size(&setup.config)?);
+    let open = |source: &Source| Ok(Box::new(LimeImage::open(source.clone(), name, page_size)?) as Box<dyn Reader>);
     Parts::join(&setup.sources, setup.sources.iter().map(open).collect::<Result<_>>()?)
 }
 

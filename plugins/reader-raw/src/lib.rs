@@ -23,15 +23,13 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | [`machine`] | architectures by name |
 //! | [`regions`] | the setting of that name |
 //! | [`image`] | the reader |
 
 pub mod image;
-pub mod machine;
 pub mod regions;
 
-use coresift_sdk::{Error, ErrorKind, Key, Manifest, Reader, Result, Score, Setup, Source};
+use coresift_sdk::{Error, ErrorKind, Key, Machine, Manifest, Reader, Result, Score, Setup, Source, arch};
 
 use crate::image::RawImage;
 
@@ -40,8 +38,8 @@ pub fn manifest() -> Manifest {
     Manifest::reader("raw", env!("CARGO_PKG_VERSION"), "reads raw memory images; has to be named", &["raw image"])
         .key(Key::size("base", 0, 0, i64::MAX.cast_unsigned(), "physical address of the file's first byte"))
         .key(Key::list("regions", "physical ranges that stand in the file one behind the other, e.g. 0x0+3GiB; none = no holes"))
-        .key(Key::choice("arch", machine::AUTO, &machine::choices(), "architecture of the machine, which the image does not tell"))
-        .key(Key::size("page_size", 0, 0, machine::MAX_PAGE_SIZE, "page size of the machine; 0 = by architecture"))
+        .key(arch::arch_key())
+        .key(arch::page_size_key())
 }
 
 /// Never sure: any file could be a raw image.
@@ -57,15 +55,10 @@ pub fn probe(_: &[Source]) -> Result<Score> {
 /// # Errors
 /// A setting makes no sense, or the file has not one page.
 pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
-    let page_size = setup.config.size("page_size")?;
-    if page_size != 0 && !machine::is_page_size(page_size) {
-        let message = format!("key `page_size`: {page_size} is not a power of two from 4 KiB on");
-        return Err(Error::new(ErrorKind::Config, message));
-    }
     let [source] = setup.sources.as_slice() else {
         return Err(Error::unsupported(format!("a raw image is one file, not {}", setup.sources.len())));
     };
-    let machine = machine::machine(setup.config.text("arch")?, page_size);
+    let machine = machine(&setup)?;
     let (base, regions) = (setup.config.size("base")?, regions::parse(setup.config.list("regions")?)?);
     Ok(Box::new(match (base, regions.as_slice()) {
         (base, []) => RawImage::open(source.clone(), machine, base)?,
@@ -75,6 +68,18 @@ pub fn open(setup: Setup) -> Result<Box<dyn Reader>> {
             return Err(Error::new(ErrorKind::Config, message).hint("take one of them out"));
         }
     }))
+}
+
+/// What the settings say of the machine; the file says nothing.
+fn machine(setup: &Setup) -> Result<Machine> {
+    let named = arch::by_name(setup.config.text("arch")?);
+    let Some(taken) = named.or_else(|| arch::usual(false)) else { return Ok(Machine::default()) };
+    let mut machine = taken.machine(arch::page_size(&setup.config)?);
+    if named.is_none() {
+        let warning = format!("the image does not tell its architecture: {} is taken (--set input.arch=NAME)", taken.name);
+        machine.warnings.insert(0, warning);
+    }
+    Ok(machine)
 }
 
 #[cfg(feature = "export")]

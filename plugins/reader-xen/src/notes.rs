@@ -100,7 +100,7 @@ pub fn dump_core(data: &[u8], ctx: Ctx, warnings: &mut Vec<String>) -> Result<Du
         return Err(Error::format("the section .note.Xen has no whole header note (type 0x2000001)")
             .hint("the file is cut or damaged; copy it again"));
     };
-    if !coresift_elf::machine::is_page_size(page_size) {
+    if !coresift_sdk::arch::is_page_size(page_size) {
         let message = format!("the header note says that pages have {page_size} bytes, which is no page size");
         return Err(Error::format(message).hint("the file is damaged; copy it again"));
     }

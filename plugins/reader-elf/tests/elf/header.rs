@@ -77,10 +77,18 @@ fn a_file_cut_within_the_elf_header_is_refused_at_every_byte() {
 }
 
 #[test]
-fn only_one_input_makes_a_vmcore() {
-    let bytes = Elf::x86_64(vec![load(PAGE, noise(1, PAGE))]).bytes();
-    let two = [testkit::source("a", bytes.clone()), testkit::source("b", bytes)];
-    assert_eq!(reader_elf::probe(&two).unwrap().percent, 0);
+fn several_inputs_are_parts_of_one_vmcore_or_refused() {
+    let part = |page: u64| Elf::x86_64(vec![load(page * PAGE, noise(page, PAGE))]).bytes();
+    let sources = |files: &[Vec<u8>]| files.iter().map(|f| testkit::source("part", f.clone())).collect::<Vec<_>>();
+    let open = |files: &[Vec<u8>]| reader_elf::open(testkit::reader_setup(&reader_elf::manifest(), &[], files.to_vec()).unwrap());
+    let two = [part(9), part(1)];
+    assert!(reader_elf::probe(&sources(&two)).unwrap().percent > 0);
+    let extents = open(&two).unwrap().extents();
+    assert_eq!(extents.iter().map(|e| (e.first_pfn, e.pages, e.source)).collect::<Vec<_>>(), [(1, 1, 1), (9, 1, 0)]);
+    assert!(open(&[part(1), part(1)]).err().unwrap().message.contains("both have a page"));
+    let other = Elf { loads: vec![load(PAGE, noise(1, PAGE))], ..Elf::new(ALL_KINDS[1]) }.bytes();
+    assert!(open(&[part(9), other]).err().unwrap().message.contains("different dumps"));
+    assert_eq!(reader_elf::probe(&sources(&[part(1), vec![0; 100]])).unwrap().percent, 0);
     assert_eq!(reader_elf::probe(&[]).unwrap().percent, 0);
 }
 

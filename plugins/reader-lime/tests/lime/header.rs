@@ -44,8 +44,18 @@ fn other_files_are_refused() {
     refused(header(b"AVML", 1, 0, 4095), "AVML version 1");
     refused(header(b"EMiL", 1, 4096, 4095), "makes no sense");
     refused(header(b"EMiL", 1, 0, u64::MAX), "makes no sense");
-    let one = testkit::source("a", lime(0, &noise(1, PAGE)));
-    assert_eq!(reader_lime::probe(&[one.clone(), one]).unwrap().percent, 0);
+}
+
+#[test]
+fn several_inputs_are_parts_of_one_image_or_refused() {
+    let part = |page: u64| lime(page * PAGE, &noise(page, PAGE));
+    let open = |files: &[Vec<u8>]| reader_lime::open(testkit::reader_setup(&reader_lime::manifest(), &[], files.to_vec()).unwrap());
+    let extents = open(&[part(9), part(1)]).unwrap().extents();
+    assert_eq!(extents.iter().map(|e| (e.first_pfn, e.pages, e.source)).collect::<Vec<_>>(), [(1, 1, 1), (9, 1, 0)]);
+    assert!(open(&[part(1), part(1)]).err().unwrap().message.contains("both have a page"));
+    let sources = [part(1), vec![0; 100]].map(|f| testkit::source("part", f));
+    assert_eq!(reader_lime::probe(&sources).unwrap().percent, 0);
+    assert_eq!(reader_lime::probe(&[]).unwrap().percent, 0);
 }
 
 #[test]
