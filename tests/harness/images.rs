@@ -95,6 +95,48 @@ pub fn sadump(pages: &BTreeMap<u64, Vec<u8>>, disks: &[&Path]) {
     }
 }
 
+/// Writes a suspended VMware guest: its checkpoint, and the memory file without the hole between these two runs of PFNs.
+/// Layout: `vmware_vmss.h` of crash; crash 9.0.2 opens these two files, with `--kaslr` and `-m phys_base=`, since no
+/// registers are in them, and Debian's 8.0.2 stops at those.
+pub fn vmware(pages: &BTreeMap<u64, Vec<u8>>, hole: (u64, u64), vmss: &Path, vmem: &Path) {
+    let end = pages.keys().next_back().unwrap() + 1;
+    let regions = [(0, 0, hole.0), (hole.1, hole.0, end - hole.1)];
+    // A tag: length of the name, number of indices, length of the value.
+    let tag = |name: &str, indices: &[u32], value: u32| {
+        let head = ((name.len() as u16) << 8 | (indices.len() as u16) << 6 | 4).to_le_bytes();
+        let indices: Vec<u8> = indices.iter().flat_map(|i| i.to_le_bytes()).collect();
+        [&head, name.as_bytes(), &indices, &value.to_le_bytes()].concat()
+    };
+    let mut map = tag("align_mask", &[], 0xffff);
+    map.extend(tag("regionsCount", &[], regions.len() as u32));
+    for (i, (first_pfn, file_page, pages)) in (0u32..).zip(regions) {
+        map.extend(tag("regionPageNum", &[i], file_page as u32));
+        map.extend(tag("regionPPN", &[i], first_pfn as u32));
+        map.extend(tag("regionSize", &[i], pages as u32));
+    }
+    map.extend([0, 0]);
+    let groups = [("Checkpoint", &[0u8, 0][..]), ("memory", &map)];
+    let mut at = 12 + 80 * groups.len() as u64;
+    let mut file = [0xbed2_bed2_u32, 8, groups.len() as u32].map(u32::to_le_bytes).concat();
+    for (name, content) in groups {
+        let mut text = name.as_bytes().to_vec();
+        text.resize(64, 0);
+        file.extend(text);
+        file.extend([at.to_le_bytes(), (content.len() as u64).to_le_bytes()].concat());
+        at += content.len() as u64;
+    }
+    groups.iter().for_each(|(_, content)| file.extend_from_slice(content));
+    // Real ones have the devices' state, too; crash wants so many bytes behind the table.
+    file.resize(1 << 20, 0);
+    std::fs::write(vmss, file).unwrap();
+    let mut memory = BufWriter::new(File::create(vmem).unwrap());
+    let none = vec![0; PAGE];
+    for (first_pfn, _, count) in regions {
+        (first_pfn..first_pfn + count).for_each(|pfn| memory.write_all(pages.get(&pfn).unwrap_or(&none)).unwrap());
+    }
+    memory.flush().unwrap();
+}
+
 /// Writes what `xl dump-core` leaves of an HVM domain without vCPUs: ELF sections, no program headers, pages in the order
 /// of `.xen_pfn`, which is backwards here. Layout: docs/misc/dump-core-format.txt of Xen.
 pub fn xen_core(pages: &BTreeMap<u64, Vec<u8>>, path: &Path) {
