@@ -39,7 +39,7 @@ impl Inside {
     pub fn run(&self, vmcore: &Path, vmcoreinfo: Option<&Path>) -> coresift_engine::Result<(Report, Vec<u64>)> {
         let progress: Arc<dyn Progress> = Arc::new(Hidden);
         let profile = Profile { vmcoreinfo: vmcoreinfo.map(Path::to_owned), ..self.profile.clone() };
-        let job = Job { inputs: vec![vmcore.to_owned()], output: None, force: false, profile };
+        let job = Job { inputs: vec![vmcore.to_owned()], output: None, more_outputs: Vec::new(), force: false, profile };
         let front = Arc::new(Mutex::new(vec![0u8; FRONT]));
         let report = run_to(&job, &self.registry, &progress, &|_| Ok(Box::new(Front(front.clone()))))?;
         std::fs::write(&self.front, &*front.lock().expect("no panic")).expect("a file");

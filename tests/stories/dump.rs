@@ -30,7 +30,10 @@ fn check(vmcore: Vmcore, codec: &str, bit: u32, level: &str) {
 fn every_page_comes_back_with_every_codec_at_both_levels() {
     for vmcore in ALL {
         for (codec, bit) in CODECS {
-            check(vmcore, codec, bit, "0");
+            // With zero pages, which level 1 shares, for one of them.
+            if vmcore.name == KDUMP_6_1.name {
+                check(vmcore, codec, bit, "0");
+            }
             check(vmcore, codec, bit, "1");
         }
     }

@@ -156,6 +156,16 @@ fn split_dumps_of_ours_open_together_and_those_of_others_are_read_in_any_order()
     join(&[theirs[1].as_ref(), theirs[0].as_ref()], &ours).status(0);
     assert_eq!(Kdump::open(&ours).unwrap().dumped().len() as u64, KDUMP_6_1.manifest()["reference_levels"]["31"]["pfns"]);
 
+    // Parts with names of their own.
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    let also = ["--also", two.to_str().unwrap()];
+    let named = dump(&[&vmcore], &one, &[&["-d", "1"], &also[..]].concat()).status(0).json();
+    assert_eq!(named["parts"][1]["output"], two.to_str().unwrap());
+    join(&[&two, &one], &ours).status(0);
+    assert!(stored(&ours) == stored(&joined), "both orders give the same dump");
+    let args = ["dump", "--also", one.to_str().unwrap()].map(AsRef::as_ref).into_iter();
+    coresift(args.chain([vmcore.as_os_str(), one.as_os_str()])).status(2).says(&["is the output of two parts"]);
+
     // A part is missing: the rest is there, and the missing PFNs are named.
     let run = join(&[&a, &b], &ours).status(1);
     let parts = report["parts"].as_array().unwrap();

@@ -99,7 +99,7 @@ fn damaged_inputs_of_every_format_end_in_a_dump_or_an_error() {
                 path.clone()
             };
             let progress: Arc<dyn Progress> = Arc::new(Hidden);
-            let job = Job { inputs: vec![input], output: None, force: false, profile: profile.clone() };
+            let job = Job { inputs: vec![input], output: None, more_outputs: Vec::new(), force: false, profile: profile.clone() };
             let clock = Instant::now();
             let outcome = dump::run(&job, &registry, &progress);
             let place = format!("{}, seed {seed}", path.display());

@@ -146,7 +146,7 @@ fn an_input_that_shrinks_between_packing_and_writing_costs_pages_and_not_the_run
         std::fs::copy(KDUMP_6_1.path(), &input).unwrap();
         let settings = [Setting::parse(&format!("engine.threads={threads}")).unwrap()];
         let profile = profile::open("plain", &settings).unwrap();
-        let job = Job { inputs: vec![input.clone()], output: Some(out.clone()), force: false, profile };
+        let job = Job { inputs: vec![input.clone()], output: Some(out.clone()), more_outputs: Vec::new(), force: false, profile };
         let progress: Arc<dyn Progress> = Arc::new(Hidden);
         let make = |_| -> Result<Box<dyn Output>> {
             Ok(Box::new(Cutter { file: FileSink::create(&out, false)?, input: input.clone(), writes: 0 }))

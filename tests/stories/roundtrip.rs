@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use coresift_tests::vmcores::{ALL, KDUMP_6_1, S390X, vmlinux_6_1};
+use coresift_tests::vmcores::{ARM64_16K, KDUMP_6_1, PPC64EL, S390X, vmlinux_6_1};
 use coresift_tests::walker::Walker;
 use coresift_tests::{Run, coresift, kdump::Kdump, peer, peers, scratch};
 use serde_json::Value;
@@ -121,9 +121,9 @@ fn elf_output_opens_in_every_reader() {
 }
 
 #[test]
-fn all_architectures_go_through_elf_lime_and_raw() {
+fn other_architectures_go_through_elf_lime_and_raw() {
     let folder = scratch();
-    for vmcore in ALL {
+    for vmcore in [ARM64_16K, PPC64EL, S390X] {
         let manifest = vmcore.manifest();
         let arch = info(&[vmcore.path()], &[])["arch"].as_str().unwrap().to_owned();
         let tell = [format!("input.arch={arch}"), format!("input.page_size={}", manifest["page_size"])];

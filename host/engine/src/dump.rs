@@ -34,6 +34,8 @@ pub struct Job {
     pub inputs: Vec<PathBuf>,
     /// the dump; `None` = only count (dry run)
     pub output: Option<PathBuf>,
+    /// files of the other parts, as many as the profile's `split` says less one; none = numbered ones beside the output
+    pub more_outputs: Vec<PathBuf>,
     /// overwrite an existing output
     pub force: bool,
     /// the checked profile
@@ -77,6 +79,9 @@ impl Job {
     /// The files that will be written.
     pub fn outputs(&self) -> Vec<PathBuf> {
         let Some(name) = &self.output else { return Vec::new() };
+        if !self.more_outputs.is_empty() {
+            return std::iter::once(name).chain(&self.more_outputs).cloned().collect();
+        }
         match self.profile.split {
             0 | 1 => vec![name.clone()],
             parts => (1..=parts).map(|part| numbered(name, part)).collect(),
@@ -89,6 +94,10 @@ impl Job {
     }
 
     fn check_outputs(&self) -> Result<()> {
+        let outputs = self.outputs();
+        if let Some(twice) = outputs.iter().enumerate().find(|(i, name)| outputs.iter().skip(i + 1).any(|other| other == *name)) {
+            return Err(Error::usage(format!("{} is the output of two parts", twice.1.display())).hint("give each part its own file"));
+        }
         if self.profile.flattened {
             return match (self.to_stdout() || self.output.as_ref().is_some_and(|name| is_pipe(name)), self.profile.split) {
                 (true, 0 | 1) => Ok(()),
@@ -245,7 +254,8 @@ impl Dump<'_> {
         written.incomplete_because = self.image.machine.incomplete.then(|| "the input is incomplete itself".to_owned());
         let mut failed = None;
         progress.phase(Phase::Sync, 0);
-        for part in &mut parts {
+        let outputs = self.job.outputs();
+        for (number, part) in parts.iter_mut().enumerate() {
             match part.ended.take() {
                 None => {}
                 // A size limit was asked for: what fits is the dump.
@@ -264,6 +274,7 @@ impl Dump<'_> {
             written.pages += part.pages;
             written.bytes += part.output.written();
             written.parts.push(PartWritten {
+                output: outputs.get(number).map(|name| name.display().to_string()).unwrap_or_default(),
                 first_pfn: part.pfns.start,
                 end_pfn: part.pfns.end,
                 pages: part.pages,

@@ -190,6 +190,8 @@ pub enum Outcome {
 /// A file of a split dump.
 #[derive(Debug, Clone, Serialize)]
 pub struct PartWritten {
+    /// the file
+    pub output: String,
     /// its first PFN
     pub first_pfn: u64,
     /// one behind its last PFN

@@ -26,6 +26,7 @@ Examples:
   coresift dump vmcore.zst out -d 0 --threads 1         every page, one thread, from a compressed file
   coresift dump vmcore --dry-run --json                 how large would it be?
   coresift dump vmcore out --split 4                    out.1 to out.4, of about equal size, written at the same time
+  coresift dump vmcore /disk1/a --also /disk2/b         two parts on two disks
   coresift dump vmcore - --flattened | ssh host 'coresift restore vmcore'
   coresift dump out small -d 31 --compress keep         leave more out of a dump, pages stay as they are compressed
 
@@ -69,6 +70,9 @@ pub struct Args {
     /// Write N files OUTPUT.1 ... OUTPUT.N at the same time, of about equal size; crash opens them together
     #[arg(long, value_name = "N")]
     split: Option<String>,
+    /// Split the dump: write another part into this file at the same time, e.g. on another disk (may be given more than once)
+    #[arg(long, value_name = "FILE", conflicts_with = "split")]
+    also: Vec<PathBuf>,
     /// Stop when the output reaches this size; it opens as an incomplete dump
     #[arg(long, value_name = "SIZE")]
     limit: Option<String>,
@@ -98,7 +102,7 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     }
     let json = common.json || profile.json;
     let terminal: Arc<dyn Progress> = Arc::new(Terminal::new(args.progress));
-    let job = Job { inputs, output, force: args.force, profile };
+    let job = Job { inputs, output, more_outputs: args.also.clone(), force: args.force, profile };
     let to_stdout = job.to_stdout();
     let report = dump::run(&job, &common.registry(), &terminal)?;
     drop(terminal);
@@ -147,6 +151,10 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
     ];
     for (option, key, value) in options {
         settings.extend(value.map(|v| Setting::option(&format!("{option} {v}"), key, text(v))));
+    }
+    if !args.also.is_empty() {
+        let parts = i64::try_from(args.also.len() + 1).unwrap_or(i64::MAX);
+        settings.push(Setting::option("--also", "output.split", Value::Integer(parts)));
     }
     if args.flattened {
         settings.push(Setting::option("--flattened", "output.flattened", Value::Bool(true)));
@@ -217,11 +225,11 @@ fn text(report: &Report) -> String {
             format!("INCOMPLETE dump saved to {name}: {}", why.as_deref().unwrap_or("unknown reason"))
         }
     };
-    let parts: String = (1..).zip(&report.parts).map(|(number, part)| part_line(number, part)).collect();
+    let parts: String = report.parts.iter().map(part_line).collect();
     format!("{head}\n{parts}{}", report.text())
 }
 
-fn part_line(number: u32, part: &PartWritten) -> String {
-    let (pages, bytes) = (part.pages, human(part.bytes));
-    format!("  .{number}: PFN {:#x} to {:#x}, {pages} pages, {bytes}\n", part.first_pfn, part.end_pfn)
+fn part_line(part: &PartWritten) -> String {
+    let (name, pages, bytes) = (&part.output, part.pages, human(part.bytes));
+    format!("  {name}: PFN {:#x} to {:#x}, {pages} pages, {bytes}\n", part.first_pfn, part.end_pfn)
 }

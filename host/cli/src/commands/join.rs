@@ -51,7 +51,7 @@ pub fn run(args: &Args, common: &Common) -> Result<u8> {
     settings.extend(format.map(|name| set("output.writer", &name)));
     let mut profile = profile::open("plain", &settings)?;
     profile.filters.clear();
-    let job = Job { inputs: parts.to_vec(), output: Some(output.clone()), force: args.force, profile };
+    let job = Job { inputs: parts.to_vec(), output: Some(output.clone()), more_outputs: Vec::new(), force: args.force, profile };
     let report = dump::run(&job, &registry, &terminal)?;
     drop(terminal);
     let whole = report.outcome == Outcome::Complete;
