@@ -16,7 +16,7 @@ mod restore;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Write a dump
-    Dump(dump::Args),
+    Dump(Box<dump::Args>),
     /// Say what an input is: machine, kernel, crash time, format, memory, completeness
     Info(info::Args),
     /// Turn a flattened stream back into a file
