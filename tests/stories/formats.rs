@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use coresift_tests::vmcores::{ALL, ARM64_KDUMP, KDUMP_6_1, vmlinux_6_1};
-use coresift_tests::{Run, command, coresift, kdump::Kdump, peers, scratch};
+use coresift_tests::{Run, built, command, coresift, kdump::Kdump, peers, scratch};
 
 /// Runs `coresift dump` on some inputs.
 fn dump(inputs: &[&Path], output: &Path, extra: &[&str]) -> Run {
@@ -91,6 +91,38 @@ fn pages_whose_codec_stays_are_copied_as_they_are_stored() {
     dump(&[&out], &text, &["-d", "0", "--compress", "lzo"]).status(0);
     let run = peers::makedumpfile(&["-d", "31"], &text, &folder.path().join("theirs"));
     assert_eq!(run.status, 0, "{}", run.stderr);
+}
+
+#[test]
+fn pages_of_a_codec_that_is_not_installed_are_kept_as_they_are_stored() {
+    let folder = scratch();
+    let (input, out) = (folder.path().join("in"), folder.path().join("out"));
+    dump(&[&KDUMP_6_1.path()], &input, &["-d", "0", "--compress", "zstd"]).status(0);
+    // An installation without zstd.
+    let bin = folder.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for file in std::fs::read_dir(built()).unwrap().map(|file| file.unwrap()) {
+        let name = file.file_name().into_string().unwrap();
+        let wanted =
+            name == "coresift" || name.starts_with("lib") && name.ends_with(".so") && !name.contains("zstd") && !name.contains("unruly");
+        if wanted {
+            std::fs::copy(file.path(), bin.join(&name)).unwrap();
+        }
+    }
+    let run = |extra: &[&str]| {
+        let mut command = std::process::Command::new(bin.join("coresift"));
+        command.args(["dump", "--json", "--force", "--progress", "none"]).args(extra).args([&input, &out]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let report = run(&["-d", "1"]);
+    assert_eq!(report["outcome"], "degraded");
+    assert!(report["issues"].to_string().contains("no compressor plugin for the codec"), "{report}");
+    assert!(stored(&out) == stored(&input));
+    // A format that cannot hold them says what is missing.
+    let report = run(&["-d", "1", "--writer", "elf"]);
+    assert!(report["issues"].to_string().contains("(zstd): put it beside the others"), "{report}");
 }
 
 #[test]

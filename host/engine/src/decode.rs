@@ -32,6 +32,11 @@ impl Decoders {
         Self { plugins: registry.all(Kind::Compressor).0, host: Some(host), idle: Mutex::default() }
     }
 
+    /// True if there is a plugin for pages of this codec.
+    pub fn has(&self, codec: u32) -> bool {
+        codec == 0 || self.plugins.iter().any(|plugin| plugin.manifest.codec == codec)
+    }
+
     /// Decompresses pages into `out`, a page size for each, and says for each whether it is there. Returns why one is not,
     /// if it has bytes.
     pub fn decode(&self, stored: &Stored<'_>, out: &mut [u8], good: &mut [bool]) -> Option<String> {

@@ -224,20 +224,36 @@ impl Worker {
     /// the same way: then it does not shrink.
     fn is_fine(&self, codec: u32, packing: &Packing<'_>) -> bool {
         let storable = codec == 0 || packing.writable & codec == codec;
-        storable && (packing.keep_codecs || codec == self.codec || codec == 0 && packing.image.machine.codec == self.codec)
+        let wanted = packing.keep_codecs || codec == self.codec || codec == 0 && packing.image.machine.codec == self.codec;
+        storable && (wanted || !packing.image.decodes(codec))
     }
 
     /// Decompresses the stored pages whose bytes somebody has to see.
     fn decode(&self, batch: &mut Batch, packing: &Packing<'_>, issues: &Issues) {
-        let inspected = packing.filters.iter().any(|f| f.stages.contains(Stages::INSPECT));
+        let mut inspecting = packing.filters.iter().filter(|f| f.stages.contains(Stages::INSPECT)).peekable();
+        let inspected = inspecting.peek().is_some();
+        let must_see = inspecting.any(|f| f.on_failure == OnFailure::Stop);
         let (shift, page_size) = (packing.image.machine.page_shift, packing.image.machine.page_size() as u64);
+        let mut unseen = false;
         let seen: Vec<bool> = (0..batch.loaded.pfns().len())
             .map(|i| {
                 let paddr = batch.loaded.pfns().get(i).map_or(0, |pfn| pfn << shift);
-                let kept = batch.loaded.is_zero(i) || batch.loaded.stored(i).is_some_and(|(_, codec)| self.is_fine(codec, packing));
-                inspected || !kept || !packing.patches.is_empty() && packing.patches.touching(paddr, page_size).next().is_some()
+                let stored = batch.loaded.stored(i).filter(|_| !batch.loaded.is_zero(i));
+                let kept = batch.loaded.is_zero(i) || stored.is_some_and(|(_, codec)| self.is_fine(codec, packing));
+                // Better a page that a filter has not seen than none, unless the filter is one that must not fail.
+                let blind = kept && !must_see && stored.is_some_and(|(_, codec)| !packing.image.decodes(codec));
+                unseen |= blind && inspected;
+                let erased = !packing.patches.is_empty() && packing.patches.touching(paddr, page_size).next().is_some();
+                erased || !blind && (inspected || !kept)
             })
             .collect();
+        if unseen {
+            issues.add(
+                "input",
+                "",
+                "no compressor plugin for the codec of its pages: no filter sees their bytes, they are stored as they are",
+            );
+        }
         batch.loaded.decode(|i| seen.get(i) == Some(&true), packing.image, issues);
     }
 

@@ -62,6 +62,11 @@ impl Image {
         failure
     }
 
+    /// True if pages stored with this codec can be decompressed.
+    pub fn decodes(&self, codec: u32) -> bool {
+        self.decoders.has(codec)
+    }
+
     /// Decompresses stored pages, as `Decoders::decode` does.
     pub fn decode(&self, stored: &Stored<'_>, out: &mut [u8], good: &mut [bool]) -> Option<String> {
         self.decoders.decode(stored, out, good)
