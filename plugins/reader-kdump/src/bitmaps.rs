@@ -7,6 +7,11 @@ use crate::header::Header;
 /// Bytes of a bitmap that are read at a time.
 const PIECE: usize = 1 << 20;
 
+/// Most runs of pages that are believed: 64 TiB of memory in which pages are dumped here and there have 2^26, if each run
+/// is 256 pages away from the next. Bounds memory where a damaged header makes bitmaps of other bytes: each takes some 60
+/// bytes here.
+const RUNS_MAX: usize = 1 << 27;
+
 /// A run of dumped pages, and how many are dumped before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranked {
@@ -29,6 +34,8 @@ pub struct Bitmaps {
     pub dumped: u64,
     /// the file ends within the bitmaps
     pub cut: bool,
+    /// there are more runs than [`RUNS_MAX`]: the rest is left out
+    pub full: bool,
 }
 
 impl Bitmaps {
@@ -43,7 +50,7 @@ impl Bitmaps {
         let second_at = header.bitmaps_at() + if two { header.bitmap_len() } else { 0 };
         let (mut ram, mut dumped) = (vec![0u8; PIECE], vec![0u8; PIECE]);
         let mut at = 0u64;
-        while at < len {
+        while at < len && !found.full {
             let n = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
             let (Some(ram), Some(dumped)) = (ram.get_mut(..n), dumped.get_mut(..n)) else { break };
             found.cut |= fill(source, second_at + at, dumped)?;
@@ -88,12 +95,17 @@ impl Bitmaps {
     fn add(&mut self, first_pfn: u64, pages: u64, dumped: bool) {
         let extent = if dumped { Extent::stored(first_pfn, pages) } else { Extent::absent(first_pfn, pages) };
         let joins = |last: &Extent| last.end_pfn() == first_pfn && last.kind == extent.kind;
+        let full = self.extents.len() >= RUNS_MAX;
         match self.extents.last_mut().filter(|last| joins(last)) {
             Some(last) => {
                 last.pages += pages;
                 if let Some(run) = self.runs.last_mut().filter(|_| dumped) {
                     run.pages += pages;
                 }
+            }
+            None if full => {
+                self.full = true;
+                return;
             }
             None => {
                 self.extents.push(extent);

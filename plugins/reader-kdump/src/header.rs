@@ -237,10 +237,11 @@ impl Header {
         self.bitmaps_at() + self.block * u64::from(self.bitmap_blocks)
     }
 
-    /// True if there are two bitmaps, of RAM and of dumped pages; as crash tells it (diskdump.c).
+    /// True if there are two bitmaps, of RAM and of dumped pages; as crash tells it (diskdump.c). A number of pages for
+    /// which all blocks are too few is damaged: then there are two, as every dump of this century has them.
     pub fn two_bitmaps(&self) -> bool {
-        let one = self.max_mapnr.div_ceil(8).div_ceil(self.block);
-        u64::from(self.bitmap_blocks) >= 2 * one
+        let (one, blocks) = (self.max_mapnr.div_ceil(8).div_ceil(self.block), u64::from(self.bitmap_blocks));
+        blocks >= one.saturating_mul(2) || blocks < one
     }
 
     /// Bytes of one bitmap.

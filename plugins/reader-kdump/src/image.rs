@@ -62,6 +62,11 @@ impl Dump {
             machine.incomplete = true;
             machine.warnings.push(format!("{}: ends within its bitmaps: the pages behind are lost", source.name()));
         }
+        if bitmaps.full {
+            machine.incomplete = true;
+            let what = "has more runs of pages in its bitmaps than any machine: damaged; those at high addresses are left out";
+            machine.warnings.push(format!("{}: {what}", source.name()));
+        }
         let mut dump =
             Self { machine, layout: header.layout, block: header.block, parts: Vec::new(), runs: bitmaps.runs, extents: bitmaps.extents };
         dump.take_parts(&files)?;

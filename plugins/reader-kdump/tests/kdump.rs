@@ -215,6 +215,19 @@ fn qemu_packs_the_fields_of_every_32_bit_machine_and_does_not_name_it() {
 }
 
 #[test]
+fn a_number_of_pages_that_the_bitmaps_cannot_hold_is_not_believed() {
+    let whole = WIDE.build();
+    let at = BLOCK + whole[BLOCK..].windows(8).position(|w| w == PAGES.to_le_bytes()).unwrap();
+    for absurd in [1 << 30, 1 << 44, u64::MAX] {
+        let mut file = whole.clone();
+        file[at..at + 8].copy_from_slice(&u64::to_le_bytes(absurd));
+        let reader = open(vec![file]).unwrap();
+        assert_eq!(reader.extents(), expected_extents());
+        check(reader.as_ref(), &[3, 9, 12, 48, 60, 63, 198], codec::LZO);
+    }
+}
+
+#[test]
 fn a_dump_with_one_bitmap_says_nothing_of_other_ram() {
     let reader = open(vec![Dump { two_bitmaps: false, ..WIDE }.build()]).unwrap();
     assert!(reader.extents().iter().all(|e| e.kind == coresift_sdk::ExtentKind::STORED));
