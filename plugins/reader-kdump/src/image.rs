@@ -89,7 +89,12 @@ impl Dump {
             let here = dumped_below(&self.runs, end_pfn.min(header.max_mapnr)).saturating_sub(first_rank);
             let descriptors_at = header.descriptors_at();
             let data_at = here.checked_mul(DESCRIPTOR as u64).and_then(|len| descriptors_at.checked_add(len));
-            let zero_at = data_at.filter(|at| self.is_zero_block(source, *at)).unwrap_or(0);
+            // The page that all zero pages share stands behind the descriptors; in a part behind room for those of all
+            // parts, and then the hole before it is zero, too.
+            let all = dumped_below(&self.runs, header.max_mapnr).checked_mul(DESCRIPTOR as u64);
+            let behind_all = all.and_then(|len| descriptors_at.checked_add(len));
+            let places = [behind_all, data_at].into_iter().flatten();
+            let zero_at = places.into_iter().find(|at| self.is_zero_block(source, *at)).unwrap_or(0);
             if let (Some(size), Some(data_at)) = (source.size(), data_at)
                 && size < data_at
                 && here > 0

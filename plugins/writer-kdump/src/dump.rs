@@ -57,8 +57,8 @@ impl Dump {
         // dump: its bitmap is that of the whole, and a part does not know what became of the others' pages.
         let marks = (sink.positioned() && plan.parts <= 1).then(Marks::default);
 
-        // crash before 8.0.6 dies of SIGBUS in a file too short for its bitmaps.
-        sink.reserve(geometry.data_at())?;
+        // crash before 8.0.6 dies of SIGBUS in a file too short for its bitmaps. Behind them a part has a hole.
+        sink.reserve(geometry.head_len())?;
         let sub = sub_header(plan, layout, &geometry, &notes);
         // Readers read whole blocks.
         let padding = padding(&zeros, sub.len() + notes.len() + notes.erased.len());

@@ -10,7 +10,7 @@ use crate::layout::Layout;
 /// sizes are C `int`s. Linux has 12 to 16 and, on a few machines, 18.
 const PAGE_SHIFTS: std::ops::RangeInclusive<u32> = 9..=24;
 
-/// Offsets and sizes of the parts of a dump; they stand in this order, without gaps.
+/// Offsets and sizes of the parts of a dump; they stand in this order, without gaps but the one before a split dump's data.
 #[derive(Debug, Clone, Copy)]
 pub struct Geometry {
     /// the unit, a page; block 0 is the header
@@ -27,7 +27,9 @@ pub struct Geometry {
     pub descriptors_at: u64,
     /// page descriptors: the dumped pages of this output
     pub descriptors: u64,
-    /// offset of the page that all zero pages share
+    /// offset of the page that all zero pages share: behind the descriptors of the whole dump, also in a part of a split
+    /// one, which has fewer. There `makedumpfile --reassemble` (1.7.9, `reassemble_kdump_pages`) takes every part to have
+    /// its zero page: other data at this offset would be lost.
     pub zero_at: u64,
 }
 
@@ -45,13 +47,14 @@ impl Geometry {
         let sub_header = blocks(sub_header_len(layout) as u64 + notes_len as u64, block)?;
         let bitmap = blocks(plan.machine.max_pfn.div_ceil(8), block)?;
         let bitmap_blocks = bitmap.checked_mul(2).ok_or_else(too_large)?;
-        let descriptors = if plan.parts > 1 { dumped_within(plan) } else { plan.pages.count(PageSet::Dumped) };
+        let dumped = plan.pages.count(PageSet::Dumped);
+        let descriptors = if plan.parts > 1 { dumped_within(plan).min(dumped) } else { dumped };
 
         // Block counts have 32 bits and blocks at most 2^24 bytes: only the descriptors can overflow.
         let bitmaps_at = block * (1 + u64::from(sub_header));
         let descriptors_at = bitmaps_at + block * u64::from(bitmap_blocks);
-        let descriptors_len = descriptors.checked_mul(DESCRIPTOR as u64).ok_or_else(too_large)?;
-        let zero_at = descriptors_at.checked_add(descriptors_len).ok_or_else(too_large)?;
+        let all_descriptors = dumped.checked_mul(DESCRIPTOR as u64).ok_or_else(too_large)?;
+        let zero_at = descriptors_at.checked_add(all_descriptors).ok_or_else(too_large)?;
         Ok(Self {
             block,
             sub_header_blocks: sub_header,
@@ -67,6 +70,11 @@ impl Geometry {
     /// Offset of the bitmap of dumped pages, the second one.
     pub fn dumped_at(&self) -> u64 {
         self.bitmaps_at + self.bitmap_len
+    }
+
+    /// Bytes up to the last descriptor: what an output needs before the first page can come.
+    pub fn head_len(&self) -> u64 {
+        self.descriptors_at + self.descriptors * DESCRIPTOR as u64
     }
 
     /// Offset of the first page's data.
