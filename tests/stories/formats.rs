@@ -178,14 +178,20 @@ fn split_dumps_of_ours_open_together_and_those_of_others_are_read_in_any_order()
     join(&[&a, &b, &c], &ours).status(0);
     assert_eq!(peers::same_pages(&vmcore, &ours, 0)["equal"], KDUMP_6_1.manifest()["pfns"]);
     assert!(stored(&ours) == stored(&joined), "pages are copied as they are stored");
+    let (whole, size) = (folder.path().join("whole"), |file: &Path| file.metadata().unwrap().len());
+    dump(&[&vmcore], &whole, &["-d", "1"]).status(0);
+    assert_eq!([size(&joined), size(&ours)], [size(&whole); 2], "zero pages go on sharing one");
 
-    // makedumpfile's own set; it puts all pages of so small a machine into the first part.
+    // makedumpfile's own set; with larger blocks it puts all pages of so small a machine into the first part.
     let theirs: Vec<_> = (1..=2).map(|n| part("mk", n).display().to_string()).collect();
-    let options = ["--split", "-l", "-d", "31", "--splitblock-size", "64", "--message-level", "4"];
+    let options = ["--split", "-l", "-d", "31", "--splitblock-size", "4", "--message-level", "4"];
     let args: Vec<_> = options.iter().map(AsRef::as_ref).chain([vmcore.as_os_str(), theirs[0].as_ref(), theirs[1].as_ref()]).collect();
     let run = coresift_tests::peer("makedumpfile", "makedumpfile", &args);
     assert_eq!(run.status, 0, "{}", run.stderr);
     join(&[theirs[1].as_ref(), theirs[0].as_ref()], &ours).status(0);
+    let again = folder.path().join("again");
+    peers::makedumpfile(&["--reassemble", &theirs[0]], theirs[1].as_ref(), &again).status(0);
+    assert_eq!(size(&ours), size(&again), "zero pages go on sharing one");
     assert_eq!(Kdump::open(&ours).unwrap().dumped().len() as u64, KDUMP_6_1.manifest()["reference_levels"]["31"]["pfns"]);
 
     // Parts with names of their own.
