@@ -8,7 +8,7 @@ one of 1 GiB or more, e.g. a guest's `virsh dump --memory-only`). Prints for eac
 seconds, peak memory and size, and our share of makedumpfile's. It never judges.
 
 makedumpfile runs without threads: with them it is slower on few CPUs. Needs Debian's makedumpfile and zstd."""
-import argparse, itertools, os, resource, statistics, subprocess, sys, tempfile, time
+import argparse, glob, itertools, os, resource, statistics, subprocess, sys, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -17,8 +17,9 @@ THEIRS = {"zlib": ["-c"], "lzo": ["-l"], "none": []}
 
 
 def timed(command, output):
-    if os.path.exists(output):
-        os.unlink(output)
+    # Those of a split dump have a number behind the name. Emptying an old file would count as work.
+    for old in glob.glob(glob.escape(output) + "*"):
+        os.unlink(old)
     begun = time.monotonic()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)

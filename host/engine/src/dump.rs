@@ -224,10 +224,7 @@ impl Dump<'_> {
         // All that can fail is made before the output is.
         let mut workers = scheduler::workers(packing, pool)?;
         let threads = workers.len();
-        let ranges = match workers.first_mut() {
-            Some(worker) => copying.cut(self.job.profile.split, worker)?,
-            None => Vec::new(),
-        };
+        let ranges = copying.cut(self.job.profile.split, &mut workers, pool)?;
         let count = ranges.len() as u32;
         let writers = ranges.iter().map(|_| self.writer(host)).collect::<Result<Vec<_>>>()?;
         progress.phase(Phase::Copy, classified.dumped.count());

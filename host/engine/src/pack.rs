@@ -113,6 +113,7 @@ enum Outcome {
 }
 
 /// What all workers share.
+#[derive(Clone, Copy)]
 pub struct Packing<'a> {
     /// the input
     pub image: &'a Image,

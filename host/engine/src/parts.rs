@@ -15,13 +15,14 @@ use crate::image::Image;
 use crate::pack::{Batch, Packing, Worker};
 use crate::pageset::PageSet;
 use crate::progress::Progress;
-use crate::scheduler::{self, Writing};
+use crate::report::Issues;
+use crate::scheduler::{self, Lane, Writing};
 use crate::sink::Output;
 
 /// Batches of each part that a sample is taken of; in a large dump many batches lie between them.
 const SAMPLED_BATCHES: u64 = 64;
-/// Pages of such a batch that are compressed to learn how well its pages compress: one of 64.
-const SAMPLE_PAGES: u64 = 8;
+/// Pages of such a batch that are compressed to learn how well its pages compress: one of 128.
+const SAMPLE_PAGES: u64 = 4;
 /// Places in a batch that they are taken from.
 const SAMPLE_PLACES: usize = 4;
 /// Where parts may begin: crash counts pages of a part in words of 64 bits of the bitmap (diskdump.c).
@@ -66,30 +67,23 @@ impl Copying<'_> {
     ///
     /// # Errors
     /// A filter failed that must not fail.
-    pub fn cut(&self, parts: u32, worker: &mut Worker) -> Result<Vec<Range<u64>>> {
+    pub fn cut(&self, parts: u32, workers: &mut [Worker], pool: Option<&ThreadPool>) -> Result<Vec<Range<u64>>> {
         let end = self.image.machine.max_pfn;
         if parts <= 1 {
             return Ok(std::iter::once(0..end).collect());
         }
-        let mut batch = Batch::default();
         let batch_pages = (BATCH_BYTES >> self.image.machine.page_shift).max(1) as u64;
         let batches = self.dumped.count() / batch_pages;
         let every = (batches / u64::from(parts) / SAMPLED_BATCHES).max(1);
+        let samples: Vec<BatchPlan> =
+            (0..).zip(self.planner(0..end)).filter(|(i, _)| i % every == 0).map(|(_, plan)| sample(&plan)).collect();
+        let page_bytes = self.page_bytes(samples, workers, pool)?;
         // Bytes up to the end of each batch.
-        let (mut sum, mut page_bytes) = (0.0, 0.0);
+        let mut sum = 0.0;
         let mut marks: Vec<(u64, f64)> = Vec::new();
         for (i, plan) in (0..).zip(self.planner(0..end)) {
-            let (pages, end) = (plan.pages, plan.pieces.last().map_or(0, |p| p.run.end_pfn()));
-            if i % every == 0 {
-                let sample = sample(&plan);
-                let sampled = sample.pages.max(1);
-                worker.pack(&mut batch, sample, self.packing)?;
-                let bytes: usize = batch.pages().iter().map(|page| stored_bytes(page.content())).sum();
-                batch.clear();
-                page_bytes = bytes as f64 / sampled as f64;
-            }
-            sum += page_bytes * pages as f64;
-            marks.push((end, sum));
+            sum += page_bytes.get((i / every) as usize).copied().unwrap_or(0.0) * plan.pages as f64;
+            marks.push((plan.pieces.last().map_or(0, |p| p.run.end_pfn()), sum));
         }
         let mut ranges = Vec::new();
         let mut from = 0;
@@ -103,52 +97,56 @@ impl Copying<'_> {
         Ok(ranges)
     }
 
-    /// Copies the pages of all parts. What went wrong stands in each.
-    pub fn run(&self, parts: &mut [Part], workers: Vec<Worker>, pool: Option<&ThreadPool>) {
-        if let [part] = parts {
-            let outcome = self.part(part, workers, self.budget.batches, pool);
-            part.ended = outcome.err();
-            return;
-        }
-        // No more parts at a time than workers. Each part has its share of them and one more: parts are never equally much
-        // work, and whoever is left last should not have to use one CPU alone.
-        let at_once = parts.len().min(workers.len()).max(1);
-        let each = if workers.len() > 1 { workers.len() / at_once + 1 } else { 1 };
-        let batches = each;
-        let mut waiting = std::sync::Mutex::new(workers);
-        for parts in parts.chunks_mut(at_once) {
-            std::thread::scope(|scope| {
-                for part in parts {
-                    let waiting = &waiting;
-                    scope.spawn(move || {
-                        let mine = || -> Result<Vec<Worker>> {
-                            let mut waiting = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                            let from = waiting.len().saturating_sub(each);
-                            let mut mine = waiting.split_off(from);
-                            drop(waiting);
-                            while mine.len() < each {
-                                mine.push(Worker::start(self.packing)?);
-                            }
-                            Ok(mine)
-                        };
-                        let pool = scheduler::pool(Budget { threads: each, ..self.budget });
-                        part.ended = mine().and_then(|mine| self.part(part, mine, batches, pool.as_ref())).err();
-                    });
+    /// Packs samples, and tells for each how many bytes a page of it takes.
+    fn page_bytes(&self, samples: Vec<BatchPlan>, workers: &mut [Worker], pool: Option<&ThreadPool>) -> Result<Vec<f64>> {
+        // What goes wrong with a page of a sample goes wrong again when it is dumped, and is reported then. Few pages of many
+        // places are read faster than mapped.
+        let issues = Issues::default();
+        let packing = Packing { issues: &issues, map_size: 0, ..*self.packing };
+        let mut packed: Vec<Result<f64>> = samples.iter().map(|_| Ok(0.0)).collect();
+        let share = samples.len().div_ceil(workers.len().max(1)).max(1);
+        let mut samples = samples.into_iter();
+        let tasks = packed.chunks_mut(share).zip(workers).map(|(out, worker)| {
+            let samples: Vec<BatchPlan> = samples.by_ref().take(share).collect();
+            let packing = &packing;
+            move || {
+                let mut batch = Batch::default();
+                for (sample, out) in samples.into_iter().zip(out) {
+                    let pages = sample.pages.max(1);
+                    *out = worker
+                        .pack(&mut batch, sample, packing)
+                        .map(|()| batch.pages().iter().map(|page| stored_bytes(page.content())).sum::<usize>() as f64 / pages as f64);
+                    batch.clear();
                 }
-            });
-            // Workers have state of their own only; the next parts get new ones.
-            waiting.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+            }
+        });
+        match pool {
+            Some(pool) => pool.scope(|scope| tasks.for_each(|task| scope.spawn(move |_| task()))),
+            None => tasks.for_each(|task| task()),
         }
+        packed.into_iter().collect()
     }
 
-    fn part(&self, part: &mut Part, workers: Vec<Worker>, batches: usize, pool: Option<&ThreadPool>) -> Result<()> {
-        let planner = self.planner(part.pfns.clone());
-        let Part { writer, output, .. } = part;
-        let mut writing =
-            Writing { writer: writer.as_mut(), title: self.title, output: output.as_mut(), progress: self.progress, pages: 0 };
-        let copied = scheduler::run(planner, self.packing, &mut writing, workers, batches, pool);
-        part.pages = writing.pages;
-        copied
+    /// Copies the pages of all parts. What went wrong stands in each.
+    pub fn run(&self, parts: &mut [Part], workers: Vec<Worker>, pool: Option<&ThreadPool>) {
+        let planners: Vec<Planner<'_>> = parts.iter().map(|part| self.planner(part.pfns.clone())).collect();
+        let mut writings: Vec<Writing<'_>> = parts
+            .iter_mut()
+            .map(|Part { writer, output, .. }| Writing {
+                writer: writer.as_mut(),
+                title: self.title,
+                output: output.as_mut(),
+                progress: self.progress,
+                pages: 0,
+            })
+            .collect();
+        let lanes = planners.into_iter().zip(&mut writings).map(|(planner, writing)| Lane { planner, writing }).collect();
+        let outcomes = scheduler::run(lanes, self.packing, workers, self.budget.batches, pool);
+        let pages: Vec<u64> = writings.iter().map(|writing| writing.pages).collect();
+        for (part, (outcome, pages)) in parts.iter_mut().zip(outcomes.into_iter().zip(pages)) {
+            part.ended = outcome.err();
+            part.pages = pages;
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! There is no writer thread. A worker that finishes the batch whose turn it is writes it, and those behind it that are
 //! ready; the others go on packing as long as there are free batches, and sleep when there are none. Batches are taken
 //! in order, so the one that everybody waits for always has a worker. With one thread all is done inline.
+//!
+//! The parts of a split dump are lanes: workers spread over them, and whoever has finished one helps with another.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -94,41 +96,78 @@ pub fn workers(packing: &Packing<'_>, pool: Option<&ThreadPool>) -> Result<Vec<W
     (0..pool.map_or(1, ThreadPool::current_num_threads)).map(|_| Worker::start(packing)).collect()
 }
 
-/// Packs and writes all batches.
-///
-/// # Errors
-/// The output is full or fails, or a filter that must not fail failed. What was written before stays.
-pub fn run(
-    planner: Planner<'_>,
-    packing: &Packing<'_>,
-    writing: &mut Writing<'_>,
-    workers: Vec<Worker>,
-    batches: usize,
-    pool: Option<&ThreadPool>,
-) -> Result<()> {
-    let Some(pool) = pool else {
-        return workers.into_iter().next().map_or(Ok(()), |worker| inline(planner, packing, writing, worker));
-    };
-    let free = (0..batches).map(|_| Batch::default()).collect();
-    let state = State { planner, free, ready: BTreeMap::new(), turn: 0, writing: Some(writing), failed: None };
-    let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-    pool.scope(|scope| workers.into_iter().for_each(|worker| scope.spawn(|_| shared.work(worker, packing))));
-    let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    state.failed.map_or(Ok(()), Err)
+/// Pages that go into one output.
+pub struct Lane<'a, 'w> {
+    /// cuts them into batches
+    pub planner: Planner<'a>,
+    /// where they go
+    pub writing: &'a mut Writing<'w>,
 }
 
-fn inline(planner: Planner<'_>, packing: &Packing<'_>, writing: &mut Writing<'_>, mut worker: Worker) -> Result<()> {
+/// Packs and writes all batches of all lanes, with so many batches in flight.
+///
+/// For each lane an error if its output is full or fails, or a filter that must not fail failed. What was written before
+/// stays, and the other lanes go on.
+pub fn run(
+    lanes: Vec<Lane<'_, '_>>,
+    packing: &Packing<'_>,
+    mut workers: Vec<Worker>,
+    batches: usize,
+    pool: Option<&ThreadPool>,
+) -> Vec<Result<()>> {
+    let Some(pool) = pool else {
+        let Some(worker) = workers.first_mut() else { return lanes.iter().map(|_| Ok(())).collect() };
+        return lanes.into_iter().map(|lane| inline(lane, packing, worker)).collect();
+    };
+    let lanes: Vec<Shared<'_, '_>> = lanes.into_iter().map(Shared::new).collect();
+    let (count, each) = (workers.len(), batches.div_ceil(workers.len().max(1)));
+    pool.scope(|scope| {
+        for (i, worker) in workers.into_iter().enumerate() {
+            // Workers begin far from each other, so that no more of them than must write to the same output.
+            let (later, first) = lanes.split_at(i * lanes.len() / count);
+            scope.spawn(move |_| help(first.iter().chain(later), worker, each, batches, packing));
+        }
+    });
+    let outcome = |lane: Shared<'_, '_>| lane.state.into_inner().unwrap_or_else(PoisonError::into_inner).failed.map_or(Ok(()), Err);
+    lanes.into_iter().map(outcome).collect()
+}
+
+fn inline(lane: Lane<'_, '_>, packing: &Packing<'_>, worker: &mut Worker) -> Result<()> {
     let mut batch = Batch::default();
-    for plan in planner {
+    for plan in lane.planner {
         worker.pack(&mut batch, plan, packing)?;
-        writing.batch(&mut batch, &mut worker, packing)?;
+        lane.writing.batch(&mut batch, worker, packing)?;
         batch.clear();
     }
     Ok(())
 }
 
+/// Works on one lane after the other. Batches go along with the workers: memory is that of the batches in flight, however
+/// many lanes there are.
+fn help<'l, 'a: 'l, 'w: 'a>(
+    lanes: impl Iterator<Item = &'l Shared<'a, 'w>>,
+    mut worker: Worker,
+    own: usize,
+    most: usize,
+    packing: &Packing<'_>,
+) {
+    let mut free: Vec<Batch> = (0..own).map(|_| Batch::default()).collect();
+    for lane in lanes {
+        // Others may have all of them, in a lane that is about to end.
+        if free.is_empty() {
+            free.push(Batch::default());
+        }
+        lane.enter(free);
+        lane.work(&mut worker, packing);
+        free = lane.leave();
+        free.truncate(most);
+    }
+}
+
 struct State<'a, 'w> {
     planner: Planner<'a>,
+    /// the planner has no more batches
+    all_taken: bool,
     free: Vec<Batch>,
     /// packed, waiting for their turn
     ready: BTreeMap<u64, Batch>,
@@ -145,15 +184,33 @@ struct Shared<'a, 'w> {
 }
 
 impl<'a, 'w> Shared<'a, 'w> {
+    fn new(lane: Lane<'a, 'w>) -> Self {
+        let Lane { planner, writing } = lane;
+        let state =
+            State { planner, all_taken: false, free: Vec::new(), ready: BTreeMap::new(), turn: 0, writing: Some(writing), failed: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Brings batches along.
+    fn enter(&self, batches: Vec<Batch>) {
+        self.lock().free.extend(batches);
+        self.changed.notify_all();
+    }
+
+    /// Takes all batches that nobody uses: no more of them are needed here.
+    fn leave(&self) -> Vec<Batch> {
+        std::mem::take(&mut self.lock().free)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<'a, 'w>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self, mut worker: Worker, packing: &Packing<'_>) {
+    fn work(&self, worker: &mut Worker, packing: &Packing<'_>) {
         let mut all = || {
             while let Some((plan, mut batch)) = self.next() {
                 let outcome = worker.pack(&mut batch, plan, packing);
-                self.done(batch, outcome, &mut worker, packing);
+                self.done(batch, outcome, worker, packing);
             }
         };
         // A bug in the host itself: the others must not wait for ever for a batch that never comes.
@@ -163,15 +220,21 @@ impl<'a, 'w> Shared<'a, 'w> {
         }
     }
 
-    /// The next batch to pack; sleeps until one is free.
+    /// The next batch to pack; sleeps until one is free. None when all are taken, or the lane has failed.
     fn next(&self) -> Option<(BatchPlan, Batch)> {
         let mut state = self.lock();
         loop {
-            if state.failed.is_some() {
+            if state.failed.is_some() || state.all_taken {
                 return None;
             }
             if let Some(batch) = state.free.pop() {
-                return state.planner.next().map(|plan| (plan, batch));
+                if let Some(plan) = state.planner.next() {
+                    return Some((plan, batch));
+                }
+                state.free.push(batch);
+                state.all_taken = true;
+                self.changed.notify_all();
+                return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -70,7 +70,9 @@ impl AddressSpace {
             }
         }
         let Some((proof, found)) = best else {
-            return Err(format!("the kernel's name cannot be read at {names:#x}: VMCOREINFO and memory do not fit together"));
+            return Err(format!(
+                "the kernel's name cannot be read at {names:#x}: its page is not in the input, or VMCOREINFO and memory do not fit together"
+            ));
         };
         let mut notes = Vec::new();
         let said = info.number(ways.number).and_then(|_| ways.told.first());

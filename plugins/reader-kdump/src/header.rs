@@ -121,6 +121,10 @@ impl Header {
         let [sysname, nodename, release, version, machine, domainname] = std::array::from_fn(|_| names.string(UTS_FIELD));
         let utsname = UtsName { sysname, nodename, release, version, machine, domainname };
         let Some((layout, main)) = find_layout(&bytes, &utsname.machine) else {
+            if without_bitmaps(&bytes) {
+                let message = format!("{name}: has no pages: its header counts no bitmap blocks");
+                return Err(Error::format(message).hint("whoever wrote it was stopped at the beginning: dump again"));
+            }
             let message = format!("{name}: the header makes no sense: no byte order and word size gives a page size and bitmaps");
             return Err(Error::format(message)
                 .at_offset(0)
@@ -249,6 +253,13 @@ impl Header {
         let all = self.block * u64::from(self.bitmap_blocks);
         if self.two_bitmaps() { all / 2 } else { all }
     }
+}
+
+/// True if only the bitmaps are missing for the header to make sense.
+fn without_bitmaps(bytes: &[u8]) -> bool {
+    let layouts = [Words::Wide, Words::Padded].into_iter().flat_map(|words| [false, true].map(|big_endian| Layout { big_endian, words }));
+    let mut mains = layouts.map(|layout| Main::read(bytes, layout)).filter(|main| main.bitmap_blocks == 0);
+    mains.any(|main| Main { bitmap_blocks: main.sub_blocks, max_mapnr: 0, ..main }.makes_sense())
 }
 
 /// The layout in which the header makes sense. Where two do, the machine's name decides, else the wider one.

@@ -319,6 +319,11 @@ fn what_is_no_dump_is_refused() {
         assert_eq!(error.kind, ErrorKind::Format);
         assert!(!error.hint.is_empty() && error.message.contains("makes no sense"), "{}", error.message);
     }
+    // A file whose writer ended before the bitmaps is not damaged.
+    let mut empty = whole;
+    empty[436..440].copy_from_slice(&0u32.to_le_bytes());
+    let error = open(vec![empty]).err().unwrap();
+    assert!(error.message.contains("has no pages"), "{}", error.message);
 }
 
 #[test]

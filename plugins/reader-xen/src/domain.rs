@@ -20,6 +20,8 @@ const MAX_NOTES: u64 = 1 << 20;
 
 /// More vCPUs than this are not looked at: their contexts would be 40 MiB.
 const MAX_VCPUS: u64 = 8192;
+/// Most bytes of a vCPU context: more than any architecture has.
+const CONTEXT_MAX: u64 = 1 << 20;
 
 /// PFNs that `xl` never writes for an HVM or PVH domain of x86, where the VGA memory is (`xc_core_arch_gpfn_may_present`,
 /// tools/libs/guest/xg_core_x86.c of Xen).
@@ -210,11 +212,15 @@ struct Contexts {
 impl Contexts {
     fn read(source: &Source, sections: &Sections, header: &DumpCore, warnings: &mut Vec<String>, incomplete: &mut bool) -> Self {
         let looks = |s: &Section| s.entry == registers::CONTEXT as u64 && header.vcpus.checked_mul(s.entry) == Some(s.size);
-        let section = sections.find(PRSTATUS, looks);
-        let Some(section) = section.filter(|s| s.entry != 0 && s.entry <= 1 << 20) else {
+        let none = Self { bytes: Vec::new(), each: 1 };
+        let Some(section) = sections.find(PRSTATUS, looks) else {
             warnings.push(format!("there is no section {PRSTATUS}: registers are missing"));
-            return Self { bytes: Vec::new(), each: 1 };
+            return none;
         };
+        if section.entry == 0 || section.entry > CONTEXT_MAX {
+            warnings.push(format!("the section {PRSTATUS} has entries of {} bytes: registers are missing", section.entry));
+            return none;
+        }
         let count = (section.size / section.entry).min(MAX_VCPUS);
         if count != header.vcpus {
             warnings.push(format!("the header note says {} vCPUs, the section {PRSTATUS} has {count}", header.vcpus));

@@ -104,7 +104,16 @@ fn find(registry: &Registry, name: &str) -> Result<Arc<Plugin>> {
         (None, _) => Kind::ALL
             .into_iter()
             .find_map(|k| registry.get(k, name).err().filter(|e| !e.message.contains("not found")))
-            .map_or_else(|| Err(Error::failed(format!("no plugin is called `{name}`")).hint("`coresift plugins list` shows all")), Err),
+            .map_or_else(|| Err(Error::failed(format!("no plugin is called `{name}`")).hint(unknown_name(name))), Err),
+    }
+}
+
+/// What to try instead: crates are called `reader-elf`, their plugins `reader/elf`.
+fn unknown_name(name: &str) -> String {
+    let crate_name = Kind::ALL.into_iter().find_map(|kind| Some((kind, name.strip_prefix(kind.name())?.strip_prefix('-')?)));
+    match crate_name {
+        Some((kind, short)) => format!("write {}/{short}", kind.name()),
+        None => "`coresift plugins list` shows all".to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Register notes made of vCPU contexts.
 
-use crate::synth::{Context, Core, Kind, Wire, open};
+use crate::synth::{Context, Core, Kind, Wire, open, warns};
 
 fn context() -> Context {
     Context {
@@ -60,4 +60,11 @@ fn contexts_of_another_size_are_counted_only() {
     let machine = open(core.bytes()).unwrap().machine();
     assert_eq!((machine.arch.as_str(), machine.cpus), ("aarch64", 2));
     assert_eq!(machine.notes, core.build().notes);
+}
+
+#[test]
+fn a_section_of_contexts_without_size_is_told_from_none() {
+    let core = Core { contexts: vec![Vec::new()], ..Core::of(Kind::Hvm, &[0]) };
+    let reader = open(core.bytes()).unwrap();
+    assert!(warns(reader.as_ref(), "the section .xen_prstatus has entries of 0 bytes: registers are missing"));
 }
