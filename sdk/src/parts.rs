@@ -32,12 +32,16 @@ impl Parts {
             return Ok(only);
         }
         let name = |i: usize| sources.get(i).map_or_else(|| format!("part {i}"), |s| s.name().to_owned());
-        let mut machines = images.iter().map(|image| image.machine());
-        let mut machine = machines.next().ok_or_else(|| Error::new(ErrorKind::Other, "no part at all"))?;
-        for (i, other) in machines.enumerate() {
+        let machines: Vec<Machine> = images.iter().map(|image| image.machine()).collect();
+        // A part whose notes cannot be read is a part all the same, but does not speak for the others.
+        let told = |m: &Machine| !m.vmcoreinfo.is_empty();
+        let first = machines.iter().position(told).unwrap_or(0);
+        let mut machine = machines.get(first).cloned().ok_or_else(|| Error::new(ErrorKind::Other, "no part at all"))?;
+        for (i, other) in machines.into_iter().enumerate().filter(|(i, _)| *i != first) {
             let same = |m: &Machine| (m.elf_machine, m.word_bits, m.big_endian, m.page_shift);
-            if same(&other) != same(&machine) || other.vmcoreinfo != machine.vmcoreinfo {
-                let error = Error::unsupported(format!("{} and {} are parts of different dumps", name(0), name(i + 1)));
+            if same(&other) != same(&machine) || told(&other) && other.vmcoreinfo != machine.vmcoreinfo {
+                let (a, b) = (name(first.min(i)), name(first.max(i)));
+                let error = Error::unsupported(format!("{a} and {b} are parts of different dumps"));
                 return Err(error.hint("give the parts of one split dump"));
             }
             machine.max_pfn = machine.max_pfn.max(other.max_pfn);

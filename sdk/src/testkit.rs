@@ -39,7 +39,12 @@ pub fn reader_setup(manifest: &Manifest, settings: &[(&str, Value)], inputs: Vec
 
 /// An input in memory.
 pub fn source(name: &str, bytes: Vec<u8>) -> Source {
-    Source::new(Arc::new(Bytes { name: name.into(), bytes }))
+    bad_source(name, bytes, 0..0)
+}
+
+/// An input in memory in which some bytes cannot be read, as on a disk with a bad sector: a read that touches them fails.
+pub fn bad_source(name: &str, bytes: Vec<u8>, bad: std::ops::Range<u64>) -> Source {
+    Source::new(Arc::new(Bytes { name: name.into(), bytes, bad }))
 }
 
 /// A filter's verdicts on pages by their bytes; all pages are `1 << page_shift` long, PFNs count from 0.
@@ -321,6 +326,7 @@ impl HostServices for Messages {
 struct Bytes {
     name: String,
     bytes: Vec<u8>,
+    bad: std::ops::Range<u64>,
 }
 
 impl SourceBytes for Bytes {
@@ -331,6 +337,9 @@ impl SourceBytes for Bytes {
         Some(self.bytes.len() as u64)
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if offset < self.bad.end && self.bad.start < offset.saturating_add(buf.len() as u64) {
+            return Err(Error::new(ErrorKind::Io, format!("{}: bad sector", self.name)).at_offset(offset));
+        }
         let rest = usize::try_from(offset).ok().and_then(|o| self.bytes.get(o..)).unwrap_or_default();
         let n = rest.len().min(buf.len());
         if let (Some(to), Some(from)) = (buf.get_mut(..n), rest.get(..n)) {

@@ -1,11 +1,13 @@
 //! From bitmaps to extents: which pages are RAM, which of them the dump has.
 
-use coresift_sdk::{Extent, Result, Source};
+use coresift_sdk::{Extent, Source};
 
 use crate::header::Header;
 
 /// Bytes of a bitmap that are read at a time.
 const PIECE: usize = 1 << 20;
+/// Bytes that are read at a time where a disk cannot read all of a piece.
+const SECTOR: usize = 512;
 
 /// Most runs of pages that are believed: 64 TiB of memory in which pages are dumped here and there have 2^26, if each run
 /// is 256 pages away from the next. Bounds memory where a damaged header makes bitmaps of other bytes: each takes some 60
@@ -32,37 +34,41 @@ pub struct Bitmaps {
     pub runs: Vec<Ranked>,
     /// number of dumped pages
     pub dumped: u64,
-    /// the file ends within the bitmaps
-    pub cut: bool,
+    /// the bitmaps end, or cannot be read, from this PFN on: the pages behind are lost
+    pub cut: Option<u64>,
+    /// pages whose bits of RAM cannot be read in any file: those that are not dumped are taken for holes
+    pub ram_unknown: u64,
     /// there are more runs than [`RUNS_MAX`]: the rest is left out
     pub full: bool,
 }
 
 impl Bitmaps {
-    /// Reads the bitmaps of a dump. A page of the second that the first lacks counts as RAM all the same.
-    ///
-    /// # Errors
-    /// They cannot be read; a file that ends is none.
-    pub fn read(source: &Source, header: &Header) -> Result<Self> {
+    /// Reads the bitmaps of a dump, which every file of a split set has whole: where one is damaged, the next is asked. A
+    /// page of the second that the first lacks counts as RAM all the same.
+    pub fn read(files: &[(Source, Header)]) -> Self {
         let mut found = Self::default();
+        let Some((_, header)) = files.first() else { return found };
         let len = header.bitmap_len().min(header.max_mapnr.div_ceil(8));
         let two = header.two_bitmaps();
-        let second_at = header.bitmaps_at() + if two { header.bitmap_len() } else { 0 };
         let (mut ram, mut dumped) = (vec![0u8; PIECE], vec![0u8; PIECE]);
         let mut at = 0u64;
-        while at < len && !found.full {
+        while at < len && !found.full && found.cut.is_none() {
             let n = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
             let (Some(ram), Some(dumped)) = (ram.get_mut(..n), dumped.get_mut(..n)) else { break };
-            found.cut |= fill(source, second_at + at, dumped)?;
-            if two {
-                found.cut |= fill(source, header.bitmaps_at() + at, ram)?;
-            } else {
-                ram.copy_from_slice(dumped);
+            let second_at = |header: &Header| header.bitmaps_at() + if two { header.bitmap_len() } else { 0 } + at;
+            let good = fill(files, second_at, dumped);
+            if good < n {
+                // Which descriptor is a page's is known only as long as all bits before are.
+                found.cut = Some((at + good as u64) * 8);
+            }
+            let known = if two { fill(files, |header| header.bitmaps_at() + at, ram) } else { 0 };
+            if two && known < n {
+                found.ram_unknown += (n - known) as u64 * 8;
             }
             found.piece(at * 8, header.max_mapnr, ram, dumped);
             at += n as u64;
         }
-        Ok(found)
+        found
     }
 
     /// Adds a piece of the bitmaps whose first bit is a PFN.
@@ -118,12 +124,39 @@ impl Bitmaps {
     }
 }
 
-/// Fills a buffer; what lies behind the end of the file is 0. True if it ended.
-fn fill(source: &Source, offset: u64, buf: &mut [u8]) -> Result<bool> {
-    let n = source.read_at(offset, buf)?;
-    let rest = buf.get_mut(n..).unwrap_or_default();
-    rest.fill(0);
-    Ok(!rest.is_empty())
+/// Fills a buffer from the file that has most of it, and the rest with 0. How many bytes are good.
+fn fill(files: &[(Source, Header)], offset: impl Fn(&Header) -> u64, buf: &mut [u8]) -> usize {
+    let mut best: Option<(usize, &Source, u64)> = None;
+    for (source, header) in files {
+        let n = read_up_to(source, offset(header), buf);
+        if n == buf.len() {
+            return n;
+        }
+        if best.is_none_or(|(most, ..)| n > most) {
+            best = Some((n, source, offset(header)));
+        }
+    }
+    let good = best.map_or(0, |(_, source, offset)| read_up_to(source, offset, buf));
+    buf.get_mut(good..).unwrap_or_default().fill(0);
+    good
+}
+
+/// Reads what can be read before the first bad sector, or the end.
+fn read_up_to(source: &Source, offset: u64, buf: &mut [u8]) -> usize {
+    if let Ok(n) = source.read_at(offset, buf) {
+        return n;
+    }
+    let mut good = 0;
+    for sector in buf.chunks_mut(SECTOR) {
+        match source.read_at(offset + good as u64, sector) {
+            Ok(n) => good += n,
+            Err(_) => break,
+        }
+        if !good.is_multiple_of(SECTOR) {
+            break;
+        }
+    }
+    good
 }
 
 /// The rank of each page's descriptor among all dumped pages, `None` for pages that are not dumped. PFNs ascend.

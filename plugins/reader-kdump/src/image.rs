@@ -57,10 +57,16 @@ impl Dump {
         for (_, other) in files.iter().skip(1) {
             machine.incomplete |= other.status & crate::header::INCOMPLETE != 0;
         }
-        let bitmaps = Bitmaps::read(source, header)?;
-        if bitmaps.cut {
+        let bitmaps = Bitmaps::read(&files);
+        if let Some(pfn) = bitmaps.cut {
             machine.incomplete = true;
-            machine.warnings.push(format!("{}: ends within its bitmaps: the pages behind are lost", source.name()));
+            let what = format!("its bitmaps end, or cannot be read, at PFN {pfn:#x}: the pages from there on are lost");
+            machine.warnings.push(format!("{}: {what}", source.name()));
+        }
+        if bitmaps.ram_unknown > 0 {
+            let what = "its bitmap of all RAM cannot be read for";
+            let then = "those that are not dumped are taken for holes";
+            machine.warnings.push(format!("{}: {what} {} pages: {then}", source.name(), bitmaps.ram_unknown));
         }
         if bitmaps.full {
             machine.incomplete = true;
@@ -155,8 +161,22 @@ impl Dump {
     fn read_run(&self, part: &Part, rank: u64, buf: &mut [u8], used: &mut usize, pages: &mut [StoredPage]) -> Result<()> {
         let table_at = part.descriptors_at.saturating_add((rank - part.first_rank).saturating_mul(DESCRIPTOR as u64));
         let mut table = vec![0u8; pages.len() * DESCRIPTOR];
-        let n = part.source.read_at(table_at, &mut table)?;
-        table.truncate(n / DESCRIPTOR * DESCRIPTOR);
+        let read = part.source.read_at(table_at, &mut table);
+        let failure = match read {
+            Ok(n) => {
+                table.truncate(n / DESCRIPTOR * DESCRIPTOR);
+                Ok(())
+            }
+            Err(e) => {
+                // A bad sector hides the good ones beside it: those descriptors that can be read count.
+                for (at, one) in (table_at..).step_by(DESCRIPTOR).zip(table.chunks_exact_mut(DESCRIPTOR)) {
+                    if part.source.read_at(at, one).ok() != Some(DESCRIPTOR) {
+                        one.fill(0);
+                    }
+                }
+                Err(e)
+            }
+        };
         // Data of neighbours mostly stands one behind the other: one read for as many as possible.
         let mut stretch = Stretch { first: 0, pages: 0, offset: 0, len: 0 };
         for (i, descriptor) in table.chunks_exact(DESCRIPTOR).enumerate() {
@@ -186,7 +206,7 @@ impl Dump {
         if stretch.pages > 0 {
             stretch.take(part, buf, used, pages);
         }
-        Ok(())
+        failure
     }
 }
 
@@ -205,8 +225,8 @@ impl Stretch {
 
     /// Reads the bytes behind what the buffer holds; pages that the file has not got become missing.
     fn take(&self, part: &Part, buf: &mut [u8], used: &mut usize, pages: &mut [StoredPage]) {
-        let room = buf.get_mut(*used..).and_then(|rest| rest.get_mut(..self.len as usize));
-        let got = room.map_or(0, |room| part.source.read_at(self.offset, room).unwrap_or(0));
+        let room = buf.get_mut(*used..).and_then(|rest| rest.get_mut(..self.len as usize)).unwrap_or_default();
+        let Ok(got) = part.source.read_at(self.offset, room) else { return self.take_each(part, room, used, pages) };
         let mut at = 0usize;
         for page in pages.iter_mut().skip(self.first).take(self.pages) {
             let end = at + page.len as usize;
@@ -218,6 +238,23 @@ impl Stretch {
             at = end;
         }
         *used += got.min(at);
+    }
+
+    /// Reads page by page: a bad sector hides the good ones beside it.
+    fn take_each(&self, part: &Part, mut room: &mut [u8], used: &mut usize, pages: &mut [StoredPage]) {
+        let mut offset = self.offset;
+        for page in pages.iter_mut().skip(self.first).take(self.pages) {
+            let len = page.len as usize;
+            let (bytes, rest) = std::mem::take(&mut room).split_at_mut_checked(len).unwrap_or_default();
+            room = rest;
+            if !bytes.is_empty() && part.source.read_at(offset, bytes).ok() == Some(len) {
+                page.at = *used as u32;
+            } else {
+                *page = StoredPage::default();
+            }
+            *used += len;
+            offset += len as u64;
+        }
     }
 }
 

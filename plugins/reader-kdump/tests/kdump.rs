@@ -309,6 +309,66 @@ fn descriptors_that_make_no_sense_are_missing_pages() {
     }
 }
 
+/// Opens files of which some bytes cannot be read.
+fn open_bad(inputs: Vec<(Vec<u8>, std::ops::Range<usize>)>) -> Box<dyn Reader> {
+    let mut setup = testkit::reader_setup(&reader_kdump::manifest(), &[], Vec::new()).unwrap();
+    let bad = |(bytes, bad): (Vec<u8>, std::ops::Range<usize>)| testkit::bad_source("bad", bytes, bad.start as u64..bad.end as u64);
+    setup.sources = inputs.into_iter().map(bad).collect();
+    reader_kdump::open(setup).unwrap()
+}
+
+#[test]
+fn a_bad_sector_loses_only_the_pages_in_it() {
+    let whole = WIDE.build();
+    let dumped: Vec<u64> = (0..PAGES).filter(|p| is_dumped(*p)).collect();
+    let table = 4 * BLOCK;
+    let data_at = table + dumped.len() * 24 + BLOCK;
+    // One sector of the data, whose pages are 100 to 116 bytes long; and of the descriptors, 24 bytes each.
+    for (bad, most) in [(data_at + 1000..data_at + 1512, 7), (table + 512..table + 1024, 23)] {
+        let reader = open_bad(vec![(whole.clone(), bad)]);
+        let got = read(reader.as_ref(), &dumped);
+        let lost: Vec<u64> = got.iter().zip(&dumped).filter(|((p, _), _)| p.state == StoredPage::MISSING).map(|(_, pfn)| *pfn).collect();
+        assert!(!lost.is_empty() && lost.len() <= most, "{lost:?}");
+        let good: Vec<u64> = dumped.iter().copied().filter(|pfn| !lost.contains(pfn)).collect();
+        for ((page, bytes), pfn) in got.iter().zip(&dumped).filter(|(_, pfn)| good.contains(pfn)) {
+            assert!(if pfn % 30 == 0 { *page == StoredPage::zero() } else { *bytes == data(*pfn) }, "PFN {pfn}");
+        }
+    }
+}
+
+#[test]
+fn a_bitmap_that_one_part_has_not_got_is_taken_from_another() {
+    let part = |from, to| Dump { part: Some((from, to)), ..WIDE }.build();
+    let (a, b) = (part(0, 64), part(64, PAGES));
+    let (ram, second) = (2 * BLOCK..3 * BLOCK, 3 * BLOCK..4 * BLOCK);
+    for bad in [ram.clone(), second.clone()] {
+        let reader = open_bad(vec![(a.clone(), bad), (b.clone(), 0..0)]);
+        assert!(!reader.machine().incomplete);
+        assert_eq!(reader.extents(), expected_extents());
+        check(reader.as_ref(), &(0..PAGES).collect::<Vec<_>>(), codec::LZO);
+    }
+    // A cut part has what other parts say it has, as far as it goes.
+    let reader = open_bad(vec![(a[..3 * BLOCK].to_vec(), 0..0), (b.clone(), 0..0)]);
+    check(reader.as_ref(), &[66, 69, 126], codec::LZO);
+    // Nobody knows which other pages are RAM: what is dumped is dumped.
+    let whole = WIDE.build();
+    let reader = open_bad(vec![(whole.clone(), ram)]);
+    assert!(!reader.machine().incomplete && reader.machine().warnings.iter().any(|w| w.contains("bitmap of all RAM")));
+    check(reader.as_ref(), &(0..PAGES).filter(|p| is_dumped(*p)).collect::<Vec<_>>(), codec::LZO);
+    let reader = open_bad(vec![(whole, second)]);
+    assert!(reader.machine().incomplete && reader.machine().warnings.iter().any(|w| w.contains("at PFN 0x0")));
+}
+
+#[test]
+fn a_bitmap_of_terabytes_in_a_short_file_ends_where_the_file_does() {
+    let mut file = WIDE.build();
+    let at = BLOCK + file[BLOCK..].windows(8).position(|w| w == PAGES.to_le_bytes()).unwrap();
+    file[at..at + 8].copy_from_slice(&((u64::from(u32::MAX >> 1)) << 15).to_le_bytes());
+    file[436..440].copy_from_slice(&(u32::MAX - 1).to_le_bytes());
+    let reader = open(vec![file]).unwrap();
+    assert!(reader.machine().incomplete && reader.machine().warnings.iter().any(|w| w.contains("bitmaps end")));
+}
+
 #[test]
 fn what_is_no_dump_is_refused() {
     let whole = WIDE.build();
